@@ -1,0 +1,67 @@
+"""The interface between the build pipeline and what compiles an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build.config import BuildConfig
+from trtb.build.manifest import EngineLimits, ModelShape, QualityReport, TokenIds
+
+Progress = Callable[[str, str], None]  # (step, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """A build that was checked: what it will make, and what it needs of this machine."""
+
+    config: BuildConfig  # every default resolved
+    model: ModelShape
+    toolchain: dict[str, str]  # distribution name -> version, of all that shapes the engine's files
+    compute_capability: str  # "cpu" or "sm_90"
+    peak_host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """What a build left in its staging folder."""
+
+    model: ModelShape
+    tokens: TokenIds
+    limits: EngineLimits
+    quality: QualityReport | None
+
+
+class EngineBackend(Protocol):
+    """Turns a pinned checkpoint into the files of one engine."""
+
+    name: Literal["openvino", "tensorrt_llm"]
+
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig) -> BuildPlan:
+        """Refuse what cannot be built, in seconds and before any work; else return the plan.
+
+        Writes nothing. The same inputs on the same machine give the same plan.
+
+        Raises:
+            CheckpointUnsupportedError: The checkpoint is sound, and this backend cannot build it.
+            CheckpointError: The checkpoint is damaged.
+            ConfigError: The options contradict each other or the checkpoint.
+        """
+        ...
+
+    def build(
+        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, progress: Progress
+    ) -> BuiltEngine:
+        """Fill `staging`, an empty folder, with the engine's files and return what they are.
+
+        On return the folder holds nothing but the engine, no file of it is open or mapped, and the
+        engine has answered a prompt. On an error the folder's content is undefined.
+
+        Raises:
+            QuantizationError: The engine came out worse than its scheme explains.
+            BuildError: A step failed.
+        """
+        ...

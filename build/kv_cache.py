@@ -1,0 +1,45 @@
+"""KV-cache arithmetic: bytes per token, blocks per budget, blocks per request. No I/O."""
+
+from __future__ import annotations
+
+BYTES_PER_ELEMENT = {"f32": 4, "f16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+
+def num_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype: str) -> int:
+    """Return the bytes that one token's keys and values take in all layers.
+
+    >>> num_bytes_per_token(num_layers=30, num_kv_heads=3, head_dim=64, dtype="f32")
+    46080
+    """
+    return 2 * num_layers * num_kv_heads * head_dim * BYTES_PER_ELEMENT[dtype]
+
+
+def num_blocks_needed(num_prompt_tokens: int, max_tokens: int, tokens_per_block: int) -> int:
+    """Return the most KV blocks a request can grow to.
+
+    >>> num_blocks_needed(num_prompt_tokens=33, max_tokens=31, tokens_per_block=32)
+    2
+    """
+    return -(-(num_prompt_tokens + max_tokens) // tokens_per_block)
+
+
+def num_blocks_in(budget_bytes: int, bytes_per_block: int) -> int:
+    """Return how many whole blocks a budget holds.
+
+    >>> num_blocks_in(budget_bytes=10_000_000, bytes_per_block=1_474_560)
+    6
+    """
+    return budget_bytes // bytes_per_block
+
+
+def default_num_blocks(
+    available_bytes: int, bytes_per_block: int, num_blocks_useful: int, *, fraction: float = 0.3
+) -> int:
+    """Return a KV pool for a machine: a fraction of its free memory, and never more than can be used.
+
+    `num_blocks_useful` is what the largest batch of the longest requests would fill.
+
+    >>> default_num_blocks(available_bytes=8 << 30, bytes_per_block=1_474_560, num_blocks_useful=32_768)
+    1747
+    """
+    return max(2, min(num_blocks_useful, num_blocks_in(int(available_bytes * fraction), bytes_per_block)))

@@ -1,0 +1,80 @@
+"""Figures of a run: totals and percentiles, in memory that does not grow with the run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from trtb.runner.ledger import ResultRow
+
+BUCKETS_PER_DOUBLING = 32
+
+
+class Histogram:
+    """Positive durations in logarithmic buckets; a percentile is exact to about 1 %."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.count = 0
+        self.total_ns = 0
+        self.max_ns = 0
+
+    def add(self, value_ns: int) -> None:
+        """Count a duration."""
+        self._counts[int(math.log2(max(value_ns, 1)) * BUCKETS_PER_DOUBLING)] += 1
+        self.count += 1
+        self.total_ns += value_ns
+        self.max_ns = max(self.max_ns, value_ns)
+
+    def percentile_ns(self, fraction: float) -> int | None:
+        """Return the duration that `fraction` of the values do not exceed, or None without values."""
+        if not self.count:
+            return None
+        wanted = math.ceil(fraction * self.count)
+        seen = 0
+        for bucket in sorted(self._counts):
+            seen += self._counts[bucket]
+            if seen >= wanted:
+                return min(self.max_ns, round(2 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
+        return self.max_ns
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """What the rows of a ledger add up to."""
+
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    attempts: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, list[str]] = field(default_factory=dict)  # code -> a few custom_ids or lines
+    latency: Histogram = field(default_factory=Histogram)
+    ttft: Histogram = field(default_factory=Histogram)
+
+    @property
+    def total(self) -> int:
+        """Return completed + failed."""
+        return self.completed + self.failed
+
+    def add(self, row: ResultRow) -> None:
+        """Count a row."""
+        self.attempts += row.attempts
+        if row.status == "failed":
+            self.failed += 1
+            code = row.code or "unknown"
+            self.codes[code] += 1
+            samples = self.samples.setdefault(code, [])
+            if len(samples) < 3:
+                samples.append(f"line {row.line}" if row.custom_id is None else row.custom_id)
+            return
+        self.completed += 1
+        self.prompt_tokens += row.prompt_tokens
+        self.completion_tokens += row.completion_tokens
+        self.finish_reasons[row.finish_reason or "unknown"] += 1
+        self.latency.add(row.latency_ns)
+        if row.ttft_ns:
+            self.ttft.add(row.ttft_ns)

@@ -1,0 +1,107 @@
+"""What a run is asked to do, and where it stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+from trtb.build.manifest import EngineManifest
+from trtb.runner.reader import DEFAULT_MAX_LINE_BYTES
+
+DEFAULT_CONCURRENCY = 64
+DEFAULT_MAX_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run does; every field is an option of `trtb run`."""
+
+    input_path: Path
+    output: Path
+    engine_dir: Path
+    manifest: EngineManifest
+    endpoints: tuple[str, ...] = ()  # empty: a server of our own
+    concurrency: int = DEFAULT_CONCURRENCY
+    request_timeout_s: float = 600.0
+    max_attempts: int = 3
+    server_wait_s: float = 60.0
+    start_timeout_s: float = 300.0
+    grace_s: float = 30.0
+    on_invalid: Literal["refuse", "fail"] = "refuse"
+    model_aliases: tuple[str, ...] = ()  # "*" accepts any
+    strict_params: bool = False
+    default_max_tokens: int = DEFAULT_MAX_TOKENS
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
+    limit: int | None = None
+    overwrite: bool = False
+    follow: Path | None = None
+    deterministic: bool = False
+    num_kv_blocks: int | None = None
+
+    @property
+    def model_names(self) -> frozenset[str] | None:
+        """Return every name that a line's body.model may have; None accepts any."""
+        return accepted_models(self.manifest, self.model_aliases)
+
+    def settings(self) -> dict[str, str | int | float | bool | None]:
+        """Return what decides the answers, beside the input and the engine."""
+        return {
+            "default_max_tokens": self.default_max_tokens,
+            "deterministic": self.deterministic,
+            "limit": self.limit,
+            "max_line_bytes": self.max_line_bytes,
+            "model_aliases": ",".join(sorted(self.model_aliases)),
+            "on_invalid": self.on_invalid,
+            "strict_params": self.strict_params,
+        }
+
+    def job(self) -> dict[str, str | int | float | bool | list[str] | None]:
+        """Return every option, resolved, in JSON's types."""
+        resolved: dict[str, str | int | float | bool | list[str] | None] = {}
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(value, tuple):
+                resolved[option.name] = list(value)
+            elif isinstance(value, Path):
+                resolved[option.name] = str(value)
+            elif not isinstance(value, EngineManifest):
+                resolved[option.name] = value
+        resolved["engine"] = self.manifest.reference
+        return resolved
+
+
+def accepted_models(manifest: EngineManifest, aliases: tuple[str, ...]) -> frozenset[str] | None:
+    """Return the names that mean an engine: its own, its checkpoint's, and the aliases; None is any."""
+    if "*" in aliases:
+        return None
+    return frozenset({manifest.name, manifest.reference, manifest.checkpoint.name, *aliases})
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands, for whoever shows it."""
+
+    phase: str = "validating"
+    total: int = 0
+    num_resumed: int = 0  # results that were there when this session began
+    num_completed: int = 0  # of this session
+    num_failed: int = 0  # of this session
+    num_tokens: int = 0  # output tokens of this session
+    num_in_flight: int = 0
+    phase_started: float = field(default_factory=time.monotonic)
+
+    @property
+    def num_done(self) -> int:
+        """Return how many lines have a result."""
+        return self.num_resumed + self.num_completed + self.num_failed
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase."""
+        self.phase = phase
+        self.phase_started = time.monotonic()
+
+
+Observer = Callable[[Progress], None]

@@ -1,0 +1,167 @@
+"""The report of a run: what it did, in figures, from its ledger and its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+from trtb.build import files
+from trtb.build.errors import ConfigError
+from trtb.runner.metrics import Histogram, RunTotals
+from trtb.runner.run_folder import RunPaths, RunRecord
+
+SCHEMA_VERSION: Final = 1
+
+
+class Durations(BaseModel):
+    """Percentiles of one kind of duration, in milliseconds; null where nothing was measured."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+class FailureGroup(BaseModel):
+    """The failures of one code."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    code: str
+    count: int
+    samples: list[str]  # custom_ids, or lines where there is none
+
+
+class RunReport(BaseModel):
+    """`report.json`, and what `trtb run --json` prints."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run_id: str
+    state: Literal["finished", "interrupted"]
+    output: str
+    input_sha256: str
+    engine: str
+    engine_id: str
+    total: int
+    completed: int
+    failed: int
+    remaining: int  # without a result yet; 0 in a finished run
+    resumed: int  # results that were there when the last session began
+    truncated: int  # answers that max_tokens cut
+    finish_reasons: dict[str, int]
+    failures: list[FailureGroup]
+    attempts: int  # requests sent, over all sessions, for the lines that have a result
+    server_restarts: int  # in the last session
+    prompt_tokens: int
+    completion_tokens: int
+    # of the last session, from its first request to its last answer
+    duration_s: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    max_in_flight: int
+    concurrency: int
+    request_latency: Durations
+    ttft: Durations
+    warnings: list[str]
+
+
+def durations(histogram: Histogram) -> Durations:
+    """Return a histogram's percentiles."""
+
+    def ms(value_ns: int | None) -> float | None:
+        return None if value_ns is None else round(value_ns / 1e6, 3)
+
+    return Durations(
+        p50_ms=ms(histogram.percentile_ns(0.5)),
+        p90_ms=ms(histogram.percentile_ns(0.9)),
+        p99_ms=ms(histogram.percentile_ns(0.99)),
+        max_ms=ms(histogram.max_ns if histogram.count else None),
+    )
+
+
+@dataclass(slots=True)
+class SessionFigures:
+    """What only the process that ran the requests knows."""
+
+    num_resumed: int
+    concurrency: int
+    num_done: int = 0  # results of this session
+    num_tokens: int = 0  # output tokens of this session
+    num_restarts: int = 0
+    duration_s: float = 0.0
+    max_in_flight: int = 0
+
+
+def make_report(
+    record: RunRecord,
+    paths: RunPaths,
+    totals: RunTotals,
+    session: SessionFigures,
+    warnings: list[str],
+    state: Literal["finished", "interrupted"],
+) -> RunReport:
+    """Put a report together."""
+    failures = [
+        FailureGroup(code=code, count=count, samples=totals.samples[code])
+        for code, count in totals.codes.most_common()
+    ]
+    truncated = totals.finish_reasons.get("length", 0)
+    notes = list(warnings)
+    if truncated:
+        notes.append(f"{truncated} answers were cut by max_tokens (finish_reason length)")
+    seconds = max(session.duration_s, 1e-9)
+    return RunReport(
+        run_id=record.run_id,
+        state=state,
+        output=str(paths.output),
+        input_sha256=record.input_sha256,
+        engine=record.engine,
+        engine_id=record.engine_id,
+        total=record.total,
+        completed=totals.completed,
+        failed=totals.failed,
+        remaining=record.total - totals.total,
+        resumed=session.num_resumed,
+        truncated=truncated,
+        finish_reasons=dict(totals.finish_reasons),
+        failures=failures,
+        attempts=totals.attempts,
+        server_restarts=session.num_restarts,
+        prompt_tokens=totals.prompt_tokens,
+        completion_tokens=totals.completion_tokens,
+        duration_s=round(session.duration_s, 3),
+        requests_per_s=round(session.num_done / seconds, 3),
+        output_tokens_per_s=round(session.num_tokens / seconds, 3),
+        max_in_flight=session.max_in_flight,
+        concurrency=session.concurrency,
+        request_latency=durations(totals.latency),
+        ttft=durations(totals.ttft),
+        warnings=notes,
+    )
+
+
+def write_report(paths: RunPaths, report: RunReport) -> None:
+    """Write report.json; it is durable when this returns."""
+    files.write_atomic(paths.report, report.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_report(paths: RunPaths) -> RunReport:
+    """Read a run's report.
+
+    Raises:
+        ConfigError: There is none, or it is another version's.
+    """
+    try:
+        return RunReport.model_validate_json(paths.report.read_bytes())
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            f"{paths.folder}: no report; expected the folder of a run that has ended (OUTPUT.run)",
+            "give the run's folder, or its output file",
+        ) from exc
+    except ValueError as exc:
+        raise ConfigError(f"{paths.report}: not a report of schema version {SCHEMA_VERSION}") from exc

@@ -1,0 +1,290 @@
+"""Turn one line of a request file into a request, or into the list of what is wrong with it.
+
+Most lines of a file differ only in custom_id, messages and seed. The rest of a line, its *frame*, is
+examined once and its verdict remembered under its own JSON, which tells 1, 1.0 and true apart; where the
+frame has the same bytes too, it is not even parsed again (`template`). Every other line takes the long way, `_examine`, which alone knows all the rules.
+
+Rules: custom_id is a string, not only white space, compared byte for byte, never trimmed. method is exactly
+"POST". url is /v1/chat/completions; without /v1, or with a slash at the end, it is taken with a warning.
+Unknown keys are named in a warning. Of a key given twice the last counts, as in every JSON parser here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from trtb.runner import messages as message_rules
+from trtb.runner import parameters, template
+from trtb.runner.findings import (
+    INVALID_ENCODING,
+    INVALID_JSON_LINE,
+    LINE_TOO_LONG,
+    MODEL_MISMATCH,
+    UNSUPPORTED_ENDPOINT,
+    Fault,
+    Faults,
+    Finding,
+    invalid,
+    kind_of,
+    shown,
+    shown_key,
+    warning,
+)
+from trtb.runner.messages import are_plain
+from trtb.runner.reader import BOM
+from trtb.runner.request import ChatRequest, SamplingParams
+
+ENDPOINT = "/v1/chat/completions"
+ENDPOINT_ALIASES = frozenset({"/chat/completions", "/v1/chat/completions/", "/chat/completions/"})
+MAX_DEPTH = 200  # what JSON libraries agree to read and to write back
+MAX_FRAMES = 1024
+MAX_FRAME_BYTES = 4096
+MAX_TEMPLATE_BYTES = 1 << 20
+LEARN_EVERY = 256  # learning a template costs as much as some ten lines
+
+_UNDECODABLE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x1f\x8b": "gzip", b"(\xb5": "zstd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """A line that can run."""
+
+    request: ChatRequest
+    warnings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A line that cannot run; `findings` has at least one error, and the line's warnings."""
+
+    line: int
+    custom_id: str | None  # where the line has a usable one
+    findings: tuple[Finding, ...]
+
+
+ParsedLine = Valid | Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is said by all of a line but custom_id and messages, once it is found valid."""
+
+    model: str
+    sampling: SamplingParams
+    warnings: tuple[Fault, ...]
+
+
+class LineParser:
+    """Parses lines for one engine.
+
+    Args:
+        model_names: The names that `body.model` may have; None takes any.
+        strict_params: Whether an unknown parameter is an error instead of a warning.
+    """
+
+    def __init__(self, model_names: frozenset[str] | None, strict_params: bool) -> None:
+        self._model_names = model_names
+        self._strict_params = strict_params
+        self._frames: dict[bytes, Frame] = {}
+        self._template: template.Template | None = None
+        self._template_frame = Frame("", SamplingParams(), ())
+        self._num_untemplated = 0
+
+    def parse(self, number: int, data: bytes) -> ParsedLine:
+        """Return the request on a line, or every fault of it; never raises for what the line holds."""
+        plain = self.try_plain(data)
+        if plain is None:
+            return self._examine(number, data)
+        custom_id, messages, frame = plain
+        warnings = tuple(fault.on(number, custom_id) for fault in frame.warnings)
+        return Valid(ChatRequest(number, custom_id, frame.model, messages, frame.sampling), warnings)
+
+    def try_plain(self, data: bytes) -> tuple[str, list[dict[str, Any]], Frame] | None:
+        """Return custom_id, messages and frame of a valid line whose messages need no change, or None.
+
+        None says nothing about the line: `parse` decides. The data may have its line end. A value of another
+        type than expected ends in one of the exceptions below, which is cheaper than to ask for types first.
+        """
+        try:
+            if self._template is not None and (found := self._template.match(data)):
+                custom_id, messages = found
+                if are_plain(messages) and custom_id and not custom_id.isspace():
+                    return custom_id, messages, self._template_frame
+                return None
+            return self._try_frame(data)
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+            return None
+
+    def _try_frame(self, data: bytes) -> tuple[str, list[dict[str, Any]], Frame] | None:
+        line = orjson.loads(data)
+        body = line["body"]
+        custom_id = line.pop("custom_id")
+        messages = body.pop("messages")
+        if not are_plain(messages) or not custom_id or custom_id.isspace():
+            return None
+        seed = body.pop("seed", None)
+        frame = self._frames.get(orjson.dumps(line)) or self._remember(line)
+        if frame is None:
+            return None
+        if seed is not None:
+            if type(seed) is not int or seed > parameters.INT64_MAX:
+                return None
+            frame = replace(frame, sampling=replace(frame.sampling, seed=seed))
+        self._learn(data, frame)
+        return custom_id, messages, frame
+
+    def _learn(self, data: bytes, frame: Frame) -> None:
+        """Make the line the template of those to come, now and then: files change, and some mix."""
+        if self._num_untemplated % LEARN_EVERY == 0 and len(data) <= MAX_TEMPLATE_BYTES:
+            self._template = template.learn(data)
+            self._template_frame = frame
+        self._num_untemplated += 1
+
+    def _remember(self, line: dict[str, Any]) -> Frame | None:
+        faults = Faults()
+        if _is_deeper_than(MAX_DEPTH, line):
+            return None
+        sampling = self._check_frame(line, faults)
+        if sampling is None:
+            return None
+        frame = Frame(line["body"]["model"], sampling, tuple(faults.items))
+        key = orjson.dumps(line)
+        if len(key) <= MAX_FRAME_BYTES:
+            if len(self._frames) >= MAX_FRAMES:
+                self._frames.clear()
+            self._frames[key] = frame
+        return frame
+
+    def _examine(self, number: int, data: bytes) -> ParsedLine:
+        try:
+            line = orjson.loads(data)
+        except (orjson.JSONDecodeError, RecursionError) as exc:
+            return _refused(number, None, not_json(data, exc))
+        if not isinstance(line, dict):
+            found = f"the line is {kind_of(line)}; expected a JSON object"
+            return _refused(number, None, Fault(None, INVALID_JSON_LINE, found, _ONE_OBJECT, column=1))
+        custom_id = usable_custom_id(line)
+        if _is_deeper_than(MAX_DEPTH, line):
+            return _refused(number, custom_id, _TOO_DEEP)
+        faults = Faults()
+        if custom_id is None:
+            given = line.get("custom_id")
+            found = "missing" if given is None else shown(given)
+            faults.add(invalid("custom_id", found, "a string that is not blank"))
+        sampling = self._check_frame(line, faults)
+        messages: list[dict[str, Any]] = []
+        if isinstance(line.get("body"), dict) and _is_chat(line.get("url")):
+            messages = message_rules.check(line["body"].get("messages"), faults)
+        findings = tuple(fault.on(number, custom_id) for fault in faults.items)
+        if faults.num_errors or custom_id is None or sampling is None:
+            return Invalid(number, custom_id, findings)
+        return Valid(ChatRequest(number, custom_id, line["body"]["model"], messages, sampling), findings)
+
+    def _check_frame(self, line: dict[str, Any], faults: Faults) -> SamplingParams | None:
+        """Check all but custom_id and messages; None where one of the faults is an error."""
+        num_errors = faults.num_errors
+        method, url, body = line.get("method"), line.get("url"), line.get("body")
+        if method != "POST":
+            found = "missing" if method is None else shown(method)
+            faults.add(invalid("method", found, '"POST", in capitals'))
+        _check_url(url, faults)
+        for key in line:
+            if key not in ("custom_id", "method", "url", "body"):
+                name = shown_key(key)
+                faults.add(warning(name, f"{name}: unknown key beside body, ignored"))
+        if not _is_chat(url):  # the body of another endpoint follows other rules
+            return None
+        if not isinstance(body, dict):
+            faults.add(invalid("body", "missing" if body is None else kind_of(body), "an object"))
+            return None
+        self._check_model(body.get("model"), faults)
+        sampling = parameters.check(body, faults, strict_params=self._strict_params)
+        return sampling if faults.num_errors == num_errors else None
+
+    def _check_model(self, model: Any, faults: Faults) -> None:
+        if not isinstance(model, str):
+            found = "missing" if model is None else kind_of(model)
+            faults.add(invalid("body.model", found, "the engine's name, a string"))
+        elif self._model_names is not None and model not in self._model_names:
+            names = " or ".join(sorted(self._model_names))
+            hint = f"--model-alias {shown(model)} takes it for the chosen engine"
+            message = f"body.model: {shown(model)}; expected {names}"
+            faults.add(Fault("body.model", MODEL_MISMATCH, message, hint))
+
+
+def usable_custom_id(line: Any) -> str | None:
+    """Return the custom_id of a parsed line where it can name an answer."""
+    custom_id = line.get("custom_id") if isinstance(line, dict) else None
+    return custom_id if isinstance(custom_id, str) and custom_id.strip() else None
+
+
+def too_long(number: int, num_bytes: int, max_line_bytes: int) -> Invalid:
+    """Return the verdict on a line that was longer than the reader keeps."""
+    message = f"the line has {num_bytes} bytes; expected at most {max_line_bytes}"
+    return _refused(number, None, Fault(None, LINE_TOO_LONG, message, "raise --max-line-bytes"))
+
+
+def not_json(data: bytes, exc: Exception) -> Fault:
+    """Return the fault of bytes that orjson does not take: their encoding, or their JSON."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as bad:
+        guess = _UNDECODABLE.get(data[:2])
+        hint = f"the file looks like {guess}" if guess else "save the file as UTF-8"
+        message = f"byte 0x{data[bad.start]:02X}; expected UTF-8"
+        return Fault(None, INVALID_ENCODING, message, hint, column=bad.start + 1)
+    if isinstance(exc, RecursionError):
+        return _TOO_DEEP
+    if data.startswith(BOM):
+        message = "a UTF-8 byte order mark inside the file; expected one JSON object"
+        return Fault(None, INVALID_JSON_LINE, message, "were files joined? remove the mark", column=1)
+    column = 1
+    if isinstance(exc, orjson.JSONDecodeError):
+        # its position counts characters; ours are bytes, what an editor or `cut -b` goes to
+        column = len(exc.doc[: exc.pos].encode()) + 1
+        message = f"not JSON: {exc.msg}; expected one JSON object"
+    else:
+        message = "not JSON; expected one JSON object"
+    return Fault(None, INVALID_JSON_LINE, message, _ONE_OBJECT, column=column)
+
+
+_ONE_OBJECT = "each line is one whole JSON object"
+_TOO_DEEP = Fault(
+    None, INVALID_JSON_LINE, f"nested deeper than {MAX_DEPTH} levels; expected a request", _ONE_OBJECT
+)
+
+
+def _refused(number: int, custom_id: str | None, fault: Fault) -> Invalid:
+    return Invalid(number, custom_id, (fault.on(number, custom_id),))
+
+
+def _is_chat(url: Any) -> bool:
+    return isinstance(url, str) and (url == ENDPOINT or url in ENDPOINT_ALIASES)
+
+
+def _check_url(url: Any, faults: Faults) -> None:
+    if not isinstance(url, str):
+        faults.add(invalid("url", "missing" if url is None else kind_of(url), ENDPOINT))
+    elif url in ENDPOINT_ALIASES:
+        message = f"url: {url} is taken as {ENDPOINT}"
+        faults.add(warning("url", message, code=UNSUPPORTED_ENDPOINT))
+    elif url != ENDPOINT:
+        message = f"url: {shown(url)}; expected {ENDPOINT}"
+        hint = f"the endpoints of this engine: {ENDPOINT}; no address is ever opened"
+        faults.add(Fault("url", UNSUPPORTED_ENDPOINT, message, hint))
+
+
+def _is_deeper_than(max_depth: int, value: Any) -> bool:
+    level = [value]
+    for _ in range(max_depth):
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,138 @@
+"""What there is to do: the input's lines without a ledger row, rendered and ready to send.
+
+Nothing is read ahead: a line is read when a worker has a place for it, so memory does not depend on the
+file. A line that can never be sent comes out as its failure.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from trtb.build.kv_cache import num_blocks_needed
+from trtb.runner import findings
+from trtb.runner.errors import RequestError
+from trtb.runner.line_set import LineSet
+from trtb.runner.prompt import PromptRenderer
+from trtb.runner.reader import BUFFER_BYTES, RawLine, open_input, read_lines
+from trtb.runner.request import ChatRequest, SamplingParams
+from trtb.runner.schema import Invalid, LineParser, ParsedLine, too_long
+
+# below this, scaled logits overflow and every engine's answer is the greedy one or garbage
+GREEDY_BELOW = 0.01
+
+
+@dataclass(slots=True)
+class Item:
+    """One request to send, and what has been tried so far."""
+
+    line: int
+    custom_id: str
+    input_ids: list[int]
+    max_tokens: int
+    sampling: SamplingParams
+    seed: int
+    num_blocks: int
+    attempts: int = 0
+    crashes: int = 0  # times the server died while it was in flight
+
+    @property
+    def is_greedy(self) -> bool:
+        """Say whether the most likely token is always taken."""
+        return self.sampling.temperature < GREEDY_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line that is answered without being sent."""
+
+    line: int
+    custom_id: str | None
+    code: str
+    message: str
+    status_code: int
+
+
+class Source:
+    """Iterates over what is to do, in input order.
+
+    Args:
+        path: The input file.
+        parser: Parses and checks a line.
+        renderer: Turns messages into ids.
+        done: The lines that have a ledger row.
+        duplicates: Lines whose custom_id an earlier line has.
+        limit: Only the first so many requests of the file, or None.
+        max_line_bytes: Longer lines are refused.
+        tokens_per_block: Of the engine's KV cache.
+        seed_base: Seeds of requests that name none are derived from this and their line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        parser: LineParser,
+        renderer: PromptRenderer,
+        done: LineSet,
+        duplicates: LineSet,
+        limit: int | None,
+        max_line_bytes: int,
+        tokens_per_block: int,
+        seed_base: str,
+    ) -> None:
+        self._file = io.BufferedReader(open_input(path), BUFFER_BYTES)
+        self._parser = parser
+        self._renderer = renderer
+        self._done = done
+        self._duplicates = duplicates
+        self._limit = limit
+        self._max_line_bytes = max_line_bytes
+        self._tokens_per_block = tokens_per_block
+        self._seed_base = seed_base
+
+    def __iter__(self) -> Iterator[Item | Refused]:
+        """Yield each line to do; the file is closed at the end."""
+        with self._file:
+            for index, raw in enumerate(read_lines(self._file, self._max_line_bytes)):
+                if self._limit is not None and index >= self._limit:
+                    return
+                if raw.number not in self._done:
+                    yield self._prepare(raw)
+
+    def _prepare(self, raw: RawLine) -> Item | Refused:
+        if raw.data is None:
+            parsed: ParsedLine = too_long(raw.number, raw.num_bytes, self._max_line_bytes)
+        else:
+            parsed = self._parser.parse(raw.number, raw.data)
+        if isinstance(parsed, Invalid):
+            errors = [finding for finding in parsed.findings if finding.severity == "error"]
+            message = "; ".join(finding.message for finding in errors)
+            return Refused(raw.number, parsed.custom_id, errors[0].code, message, 400)
+        request = parsed.request
+        if raw.number in self._duplicates:
+            message = "custom_id: is that of an earlier line; expected each once"
+            return Refused(raw.number, request.custom_id, findings.DUPLICATE_CUSTOM_ID, message, 400)
+        try:
+            return self._render(request)
+        except RequestError as exc:
+            return Refused(raw.number, request.custom_id, exc.code, exc.message, exc.status_code)
+
+    def _render(self, request: ChatRequest) -> Item:
+        ids = self._renderer.render(request.messages)
+        max_tokens = self._renderer.answer_length(len(ids), request.sampling.max_tokens)
+        seed = request.sampling.seed
+        if seed is None:
+            seed = xxhash.xxh3_64_intdigest(f"{self._seed_base}:{request.line}".encode())
+        return Item(
+            line=request.line,
+            custom_id=request.custom_id,
+            input_ids=ids,
+            max_tokens=max_tokens,
+            sampling=request.sampling,
+            seed=seed & (1 << 63) - 1,
+            num_blocks=num_blocks_needed(len(ids), max_tokens, self._tokens_per_block),
+        )

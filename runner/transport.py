@@ -1,0 +1,77 @@
+"""What the run needs of a server: a stream that answers one request at a time.
+
+A stream is one worker's own. Cancelling it harms nobody else, and an error on it can only belong to the
+request that was sent on it; a shared stream offers neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One attempt at one request, in the terms of the wire contract.
+
+    `request_id` is ours and unique for each attempt. `top_k` 1 is greedy; `seed` None leaves it to the
+    engine. With `streaming` each step's new tokens come as they are made, else all at the end.
+    """
+
+    request_id: str
+    input_ids: list[int]
+    max_tokens: int
+    end_id: int
+    pad_id: int
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+    seed: int | None = None
+    streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some output tokens; the last chunk also tells the engine's own times, in ns, 0 where not told."""
+
+    token_ids: list[int]
+    is_final: bool
+    arrival_ns: int = 0
+    first_token_ns: int = 0
+
+
+class Stream(Protocol):
+    """One request at a time, over a connection of its own."""
+
+    async def send(self, request: EngineRequest) -> None:
+        """Send a request; the previous one has had its final chunk, or the stream was cancelled.
+
+        Raises:
+            ConnectionLostError: The server cannot be reached.
+        """
+
+    async def receive(self) -> Chunk:
+        """Wait for the next chunk of the request that was sent.
+
+        Raises:
+            EngineError, InvalidRequestError, QueueFullError: The server's answer is an error.
+            ConnectionLostError: The connection broke, or `cancel` was called meanwhile.
+        """
+
+    def cancel(self) -> None:
+        """Give the request up: the server sees it and stops working on it. The stream stays usable."""
+
+
+class Transport(Protocol):
+    """A server, or several."""
+
+    def open_stream(self) -> Stream:
+        """Return a stream; nothing is sent before its first request."""
+
+    async def close(self) -> None:
+        """Close all connections."""

@@ -1,0 +1,301 @@
+"""Triton over gRPC: the only module that knows its messages.
+
+Each worker keeps one ModelStreamInfer stream and sends one request at a time on it, over the raw stub.
+tritonclient's own stream helpers drop the request's id from an error, and cannot cancel one request of a
+shared stream; one RPC per request costs twice the CPU of a kept stream.
+
+Requests are put together as bytes: in protobuf, the concatenation of two serialised messages is their
+merge. What requests of one kind share (the scalars' declarations and values) is serialised once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+from trtb.model_repo import contract
+from trtb.runner.errors import (
+    CancelledRequestError,
+    ConnectionLostError,
+    ContractMismatchError,
+    EngineError,
+    InvalidRequestError,
+    QueueFullError,
+    RequestError,
+    ServerError,
+)
+from trtb.runner.transport import Chunk, EngineRequest
+
+METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # a new client gets a connection of its own
+    ("grpc.enable_http_proxy", 0),  # the server is named by the user; a proxy variable is not for it
+)
+# with this header an error of the model ends the stream with a gRPC status: a code, where the ordinary
+# form is a text. The next request opens the stream again.
+METADATA = (("triton_grpc_error", "true"),)
+STRUCT_FORMATS = {"BOOL": "<?", "INT32": "<i", "INT64": "<q", "UINT64": "<Q", "FP32": "<f"}
+OUTPUTS_READ = (contract.OUTPUT_IDS, contract.ARRIVAL_TIME_NS, contract.FIRST_TOKEN_TIME_NS)
+PROBE_ID = "probe"
+
+
+class TritonTransport:
+    """A Triton server that serves the contract's model.
+
+    Must be made inside a running event loop. `endpoint` is host:port, or unix:PATH.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._channel = grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+
+    def open_stream(self) -> TritonStream:
+        """Return a stream; nothing is sent before its first request."""
+        return TritonStream(self._channel)
+
+    async def probe(self, *, token_id: int, timeout_s: float) -> None:
+        """Make the server generate one token: readiness alone says nothing about a dead engine.
+
+        Raises:
+            RequestError: It did not, within `timeout_s`; the error says why.
+        """
+        stream = self.open_stream()
+        request = EngineRequest(PROBE_ID, [token_id], max_tokens=1, end_id=token_id, pad_id=token_id, top_k=1)
+
+        async def one_token() -> None:
+            await stream.send(request)
+            while not (await stream.receive()).is_final:
+                pass
+
+        try:
+            await asyncio.wait_for(one_token(), timeout_s)
+        except asyncio.TimeoutError as exc:
+            raise ConnectionLostError(f"{self.endpoint}: no token within {timeout_s:g} s") from exc
+        finally:
+            stream.cancel()
+
+    async def model_parameters(self, timeout_s: float) -> dict[str, str]:
+        """Return the string parameters and max_batch_size of the served model's configuration.
+
+        Raises:
+            ServerError: The server does not answer, or serves no such model.
+            ContractMismatchError: The model lacks a tensor that the client may send.
+        """
+        call = self._channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelConfig",
+            request_serializer=service_pb2.ModelConfigRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelConfigResponse.FromString,
+        )
+        request = service_pb2.ModelConfigRequest(name=contract.MODEL_NAME)
+        try:
+            config = (await call(request, timeout=timeout_s, wait_for_ready=True)).config
+        except grpc.aio.AioRpcError as exc:
+            raise ServerError(
+                f"{self.endpoint}: no configuration of model {contract.MODEL_NAME}: {exc.details()}",
+                "is a trtb engine served there? start one with: trtb serve",
+            ) from exc
+        declared = {tensor.name for tensor in config.input}
+        missing = [spec.name for spec in contract.INPUTS if spec.name not in declared]
+        if missing:
+            raise ContractMismatchError(
+                f"{self.endpoint}: model {contract.MODEL_NAME} has no input {', '.join(missing)}; "
+                "expected the tensors of TensorRT-LLM's tensorrt_llm model, 1.x names"
+            )
+        parameters = {key: value.string_value for key, value in config.parameters.items()}
+        parameters["max_batch_size"] = parameters.get("max_batch_size", str(config.max_batch_size))
+        return parameters
+
+    async def close(self) -> None:
+        """Close the connection; streams on it are cancelled."""
+        await self._channel.close()
+
+
+class TritonStream:
+    """One kept stream, opened when it is first used and again after an error or a cancel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        self._open: Callable[..., Any] = channel.stream_stream(
+            METHOD,
+            request_serializer=None,  # requests are put together as bytes
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+        self._call: Any = None
+        self._request_id = ""
+
+    async def send(self, request: EngineRequest) -> None:
+        """Send a request; see `Stream.send`."""
+        if self._call is None:
+            self._call = self._open(metadata=METADATA, wait_for_ready=True)
+        self._request_id = request.request_id
+        call = self._call
+        try:
+            await call.write(serialise(request))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as exc:
+            await self._raise_status(call, exc)
+        except asyncio.CancelledError:
+            self._raise_if_cancelled(call)
+            raise
+
+    async def receive(self) -> Chunk:
+        """Wait for the next chunk; see `Stream.receive`."""
+        call = self._call
+        if call is None:
+            raise ConnectionLostError("the stream was cancelled")
+        while True:
+            try:
+                message = await call.read()
+            except grpc.aio.AioRpcError as exc:
+                await self._raise_status(call, exc)
+            except asyncio.CancelledError:
+                self._raise_if_cancelled(call)
+                raise
+            if message is grpc.aio.EOF:
+                await self._raise_status(call, None)
+            if message.error_message:
+                self.cancel()
+                raise EngineError(message.error_message)
+            response = message.infer_response
+            if response.id == self._request_id:
+                return read_chunk(response)
+
+    def cancel(self) -> None:
+        """Give the request up; see `Stream.cancel`."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _raise_if_cancelled(self, call: Any) -> None:
+        """Tell a cancel of the call from a cancel of the task that waits for it."""
+        if call is not self._call:
+            raise ConnectionLostError("the stream was cancelled") from None
+
+    async def _raise_status(self, call: Any, cause: BaseException | None) -> None:
+        if call is self._call:
+            self._call = None
+        is_connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
+        raise error_of_status(await call.code(), await call.details() or "", is_connected) from cause
+
+
+def error_of_status(code: grpc.StatusCode, details: str, is_connected: bool) -> RequestError:
+    """Translate a gRPC status to an error of ours.
+
+    UNAVAILABLE has two meanings: over a connection that stands it is the server's own answer, no room;
+    otherwise it is the library's, no server.
+    """
+    if code is grpc.StatusCode.UNAVAILABLE and is_connected:
+        return QueueFullError(details)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND):
+        # OK: the server closed the stream; NOT_FOUND: it is shutting down, or has not loaded the model
+        return ConnectionLostError(details or "the server closed the stream")
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequestError(details)
+    if code is grpc.StatusCode.CANCELLED:
+        return CancelledRequestError(details or "the server cancelled the request")
+    return EngineError(details)
+
+
+def read_chunk(response: Any) -> Chunk:
+    """Read a response's output ids and times; tensors come as raw little-endian bytes, in order."""
+    ids: list[int] = []
+    arrival_ns = first_token_ns = 0
+    for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if tensor.name == contract.OUTPUT_IDS.name:
+            ids = np.frombuffer(raw, dtype="<i4").tolist()
+        elif tensor.name == contract.ARRIVAL_TIME_NS.name:
+            arrival_ns = int.from_bytes(raw, "little")
+        elif tensor.name == contract.FIRST_TOKEN_TIME_NS.name:
+            first_token_ns = int.from_bytes(raw, "little")
+    is_final = response.parameters["triton_final_response"].bool_param
+    return Chunk(ids, is_final, arrival_ns, first_token_ns)
+
+
+def serialise(request: EngineRequest) -> bytes:
+    """Return the serialised ModelInferRequest of an attempt."""
+    head = service_pb2.ModelInferRequest(id=request.request_id)
+    num_ids = len(request.input_ids)
+    head.inputs.add(name=contract.INPUT_IDS.name, datatype="INT32", shape=(1, num_ids))
+    head.inputs.add(name=contract.INPUT_LENGTHS.name, datatype="INT32", shape=(1, 1))
+    head.raw_input_contents.append(np.array(request.input_ids, dtype="<i4").tobytes())
+    head.raw_input_contents.append(struct.pack("<i", num_ids))
+    shared = _serialise_shared(
+        request.max_tokens,
+        request.end_id,
+        request.pad_id,
+        request.stop_words,
+        request.temperature,
+        request.top_k,
+        request.top_p,
+        request.repetition_penalty,
+        request.presence_penalty,
+        request.frequency_penalty,
+        request.min_tokens,
+        request.streaming,
+    )
+    if request.seed is None:
+        return head.SerializeToString() + shared  # type: ignore[no-any-return]
+    tail = service_pb2.ModelInferRequest()
+    _add(tail, contract.SEED, request.seed)
+    return head.SerializeToString() + shared + tail.SerializeToString()  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=256)
+def _serialise_shared(
+    max_tokens: int,
+    end_id: int,
+    pad_id: int,
+    stop_words: tuple[tuple[int, ...], ...],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    repetition_penalty: float,
+    presence_penalty: float,
+    frequency_penalty: float,
+    min_tokens: int,
+    streaming: bool,
+) -> bytes:
+    """Serialise everything but the prompt, the id and the seed; values at their neutral setting stay out."""
+    part = service_pb2.ModelInferRequest(model_name=contract.MODEL_NAME)
+    part.parameters["triton_enable_empty_final_response"].bool_param = True
+    for spec in OUTPUTS_READ:
+        part.outputs.add(name=spec.name)
+    _add(part, contract.REQUEST_OUTPUT_LEN, max_tokens)
+    _add(part, contract.END_ID, end_id)
+    _add(part, contract.PAD_ID, pad_id)
+    _add(part, contract.STREAMING, streaming)
+    _add(part, contract.EXCLUDE_INPUT_IN_OUTPUT, True)
+    _add(part, contract.RETURN_PERF_METRICS, True)
+    settings: tuple[tuple[contract.TensorSpec, float, float], ...] = (
+        (contract.TOP_K, top_k, 0),
+        (contract.TEMPERATURE, temperature, 1.0),
+        (contract.TOP_P, top_p, 1.0),
+        (contract.REPETITION_PENALTY, repetition_penalty, 1.0),
+        (contract.PRESENCE_PENALTY, presence_penalty, 0.0),
+        (contract.FREQUENCY_PENALTY, frequency_penalty, 0.0),
+        (contract.MIN_TOKENS, min_tokens, 0),
+    )
+    for spec, value, neutral in settings:
+        if value != neutral:
+            _add(part, spec, value)
+    if stop_words:
+        ids, ends = contract.pack_stop_words([list(word) for word in stop_words])
+        part.inputs.add(name=contract.STOP_WORDS_LIST.name, datatype="INT32", shape=(1, 2, len(ids)))
+        part.raw_input_contents.append(np.array([ids, ends], dtype="<i4").tobytes())
+    return part.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _add(message: Any, spec: contract.TensorSpec, value: float) -> None:
+    """Add a scalar input with its batch dimension."""
+    message.inputs.add(name=spec.name, datatype=spec.data_type, shape=(1, 1))
+    message.raw_input_contents.append(struct.pack(STRUCT_FORMATS[spec.data_type], value))

@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m trtb.tools.bench NAME [--quick] [--json FILE]`."""
