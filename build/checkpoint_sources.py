@@ -73,10 +73,13 @@ def download_hub(entry: HubEntry, folder: Path) -> None:
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError
 
-    patterns = [f"*{suffix}" for suffix in sorted(_DATA_SUFFIXES)]
     try:
         huggingface_hub.snapshot_download(
-            entry.repository, revision=entry.commit, local_dir=folder, allow_patterns=patterns
+            entry.repository,
+            revision=entry.commit,
+            local_dir=folder,
+            allow_patterns=[f"*{suffix}" for suffix in sorted(_DATA_SUFFIXES)],
+            ignore_patterns=["*/*"],  # other formats of the same weights stand in subfolders
         )
     except (HfHubHTTPError, OSError, ValueError) as exc:
         raise CheckpointError(
@@ -110,22 +113,27 @@ def stage_hf_folder(source: Path, target: Path, *, allow_remote_code: bool) -> N
 
 
 def _check_config(source: Path, allow_remote_code: bool) -> None:
-    path = source / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError as exc:
-        raise CheckpointError(f"{source}: no config.json; expected a Hugging Face model folder") from exc
-    except ValueError as exc:
-        raise CheckpointError(f"{path}: not JSON; expected the model's configuration") from exc
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: a {type(config).__name__}; expected an object")
-    for name in ("config.json", "tokenizer_config.json"):
-        with_map = source / name
-        if not allow_remote_code and with_map.is_file() and b'"auto_map"' in with_map.read_bytes():
+    if not (source / "config.json").is_file():
+        raise CheckpointError(f"{source}: no config.json; expected a Hugging Face model folder")
+    for path in sorted(source.glob("*config.json")):
+        try:
+            config = json.loads(path.read_bytes())
+        except ValueError as exc:
+            raise CheckpointError(f"{path}: not JSON; expected a configuration") from exc
+        if not isinstance(config, dict):
+            raise CheckpointError(f"{path}: a {type(config).__name__}; expected an object")
+        if _names_code(config) and not allow_remote_code:
             raise CheckpointUnsafeError(
-                f"{with_map}: auto_map: the model needs Python code from its repository",
+                f"{path}: auto_map: the model needs Python code from its repository",
                 "read that code, then allow remote code by name",
             )
+
+
+def _names_code(value: object) -> bool:
+    """Search parsed JSON, at any depth: its text can spell a key with escapes."""
+    if isinstance(value, dict):
+        return "auto_map" in value or any(map(_names_code, value.values()))
+    return isinstance(value, list) and any(map(_names_code, value))
 
 
 def _check_weights(source: Path, names: list[str]) -> None:

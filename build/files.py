@@ -55,17 +55,17 @@ def fsync_tree(root: Path) -> None:
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears at `path`, whole and durable, when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~current_umask())  # mkstemp makes 0600
-        os.replace(temporary, path)
+        temporary.chmod(0o666 & ~current_umask())  # mkstemp makes 0600
+        temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     fsync_dir(path.parent)
 
@@ -80,7 +80,7 @@ def sync_rename(staged: Path, target: Path) -> None:
     """Rename a staged file or folder to its place and make that durable; both on one file system."""
     if staged.is_dir():
         fsync_tree(staged)
-    os.rename(staged, target)
+    staged.rename(target)
     fsync_dir(target.parent)
 
 

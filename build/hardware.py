@@ -1,30 +1,52 @@
-"""What this machine has: for now, the memory that a process may still take."""
+"""How much memory this process may still take: the machine's, or its control group's where that is less."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
+import psutil
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-def available_memory_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """Return the bytes that can be taken without swapping, within the control group's limit.
+def available_host_bytes() -> int:
+    """Return the bytes that can be allocated without swapping, and within every limit above this process."""
+    available = int(psutil.virtual_memory().available)
+    return min([available, *cgroup_available_bytes(_CGROUP_ROOT, _own_group())])
 
-    Reads MemAvailable, and memory.max and memory.current of a cgroup v2 (or its v1 names). A container's
-    limit does not show in MemAvailable.
-    """
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-    available = int(fields["MemAvailable"].split()[0]) * 1024
-    pairs = (
-        (cgroup / "memory.max", cgroup / "memory.current"),
-        (cgroup / "memory" / "memory.limit_in_bytes", cgroup / "memory" / "memory.usage_in_bytes"),
-    )
-    for limit_file, used_file in pairs:
-        try:
-            limit = int(limit_file.read_text())
-            used = int(used_file.read_text())
-        except (OSError, ValueError):  # not there, or "max": no limit
-            continue
-        available = min(available, max(0, limit - used))
-    return available
+
+def cgroup_available_bytes(root: Path, group: str) -> list[int]:
+    """Return what each limited control group on the way from `group` up to `root` has left (version 2)."""
+    left = []
+    folder = root / group.strip("/")
+    while folder == root or root in folder.parents:
+        limit = _read_text(folder / "memory.max")
+        if limit.isdecimal():
+            used = int(_read_text(folder / "memory.current") or 0)
+            cached = _inactive_file_bytes(_read_text(folder / "memory.stat"))
+            left.append(int(limit) - used + cached)
+        folder = folder.parent
+    return left
+
+
+def _own_group() -> str:
+    for line in _read_text(Path("/proc/self/cgroup")).splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return "/"
+
+
+def _inactive_file_bytes(stat: str) -> int:
+    # the page cache counts as used, and the kernel gives it back before it refuses memory
+    for line in stat.splitlines():
+        key, _, value = line.partition(" ")
+        if key == "inactive_file":
+            return int(value)
+    return 0
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

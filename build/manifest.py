@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
 from trtb.build import files
 from trtb.build.errors import StoreError
 

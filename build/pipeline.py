@@ -20,9 +20,9 @@ from trtb.build.backends.base import BuildPlan, BuiltEngine, EngineBackend
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
 from trtb.build.errors import BuildError, InsufficientMemoryError
-from trtb.build.host_memory import available_host_bytes
-from trtb.build.manifest import EngineManifest
-from trtb.build.store import EngineStore, StoredEngine
+from trtb.build.hardware import available_host_bytes
+from trtb.build.manifest import EngineManifest, write_record
+from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine, check_engine_name
 
 # Part of every engine_id: raise it when the steps, the quality text or the calibration texts change.
 BUILD_SCHEMA = 1
@@ -42,6 +42,7 @@ def build_engine(
     progress: Progress | None = None,
     check_memory: bool = True,
     allow_remote_code: bool = False,
+    deploy: Callable[[Path, EngineManifest], None] | None = None,
 ) -> StoredEngine:
     """Build an engine, or return the one that the same inputs built before, verified.
 
@@ -49,11 +50,13 @@ def build_engine(
         spec: What `checkpoint.resolve` accepts.
         config: The options of the build.
         home: TRTB_HOME.
-        name: The engine's name; by default `<checkpoint>-<quant>`.
+        name: A new engine's name; by default `<checkpoint>-<quant>`. One that is there keeps its own.
         backend: A backend's name, or "auto".
         progress: Called with (step, detail) as the build goes on.
         check_memory: Refuse before any work when the estimated peak exceeds what is free.
         allow_remote_code: Accept a Hugging Face folder that brings code.
+        deploy: Called with the staged engine and its manifest (its version not set yet) before the commit;
+            renders the engine's Triton model repository, which is no business of this stage.
 
     Raises:
         CheckpointError: The checkpoint is missing, changed, unsafe or unsupported.
@@ -67,6 +70,7 @@ def build_engine(
     tell("backend", f"{chosen}: {why}")
     pinned = checkpoint.resolve(spec, home, allow_remote_code=allow_remote_code)
     tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
+    engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
     checkpoint.verify(pinned)
     engine_backend = get_backend(chosen)
     plan = engine_backend.check(pinned, config)
@@ -78,7 +82,6 @@ def build_engine(
         return stored
     if check_memory:
         check_host_memory(plan.peak_host_bytes, available_host_bytes())
-    engine_name = name or f"{pinned.pin.name}-{plan.config.quant}"
     started_ns = time.monotonic_ns()
     with store.stage() as staged:
         kept_log = store.root / ".logs" / f"{engine_name}.log"
@@ -102,6 +105,10 @@ def build_engine(
             built_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds"),
             build_duration_s=(time.monotonic_ns() - started_ns) / 1e9,
         )
+        if deploy is not None:
+            tell("deploy", "rendering the Triton model repository")
+            write_record(staged / MANIFEST_FILE, manifest)
+            deploy(staged, manifest)
         stored = store.commit(staged, manifest)
     tell("done", stored.manifest.reference)
     return stored

@@ -36,7 +36,7 @@ LOCK_TIMEOUT_S = 60.0
 MIN_ID_PREFIX = 12
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-_NOT_ENGINE_FILES = frozenset({MANIFEST_FILE, "repository"})  # the repository is rendered from the engine
+_NOT_HASHED = frozenset({MANIFEST_FILE})  # it holds the hashes of all else, the Triton repository included
 
 
 class DefaultRecord(Record):
@@ -144,8 +144,8 @@ class EngineStore:
         `manifest.version` and `manifest.files` are set here. The first version of a name becomes its default.
         An engine of that id that another process committed meanwhile is returned instead.
         """
-        name = _check_name(manifest.name)
-        entries = file_entries(staged, exclude=_NOT_ENGINE_FILES)
+        name = check_engine_name(manifest.name)
+        entries = file_entries(staged, exclude=_NOT_HASHED)
         with self._locked():
             if (stored := self.find(manifest.engine_id)) is not None:
                 return stored
@@ -339,7 +339,12 @@ class EngineStore:
                 (root / f"{token}.lock").unlink(missing_ok=True)
 
 
-def _check_name(name: str) -> str:
+def check_engine_name(name: str) -> str:
+    """Return a name that is safe as one path component.
+
+    Raises:
+        StoreError: It is not.
+    """
     if not _NAME.fullmatch(name):
         raise StoreError(
             f"engine name {name!r}; expected letters, digits, '.', '_' and '-', not first a sign"

@@ -64,10 +64,15 @@ def render(engine_dir: Path, manifest: EngineManifest, target: Path, config: Dep
     check(target)
 
 
+def render_into_engine(staged: Path, manifest: EngineManifest) -> None:
+    """Render the default repository into an engine's own folder, before it is committed."""
+    render(staged, manifest, staged / "repository", DeployConfig())
+
+
 def num_blocks_for_machine(limits: EngineLimits) -> int:
     """Return the KV pool that suits this machine and engine, in blocks."""
     return kv_cache.default_num_blocks(
-        hardware.available_memory_bytes(),
+        hardware.available_host_bytes(),
         limits.kv_bytes_per_token * limits.tokens_per_block,
         limits.max_batch_size * kv_cache.num_blocks_needed(limits.max_seq_len, 0, limits.tokens_per_block),
     )

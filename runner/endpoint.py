@@ -13,9 +13,9 @@ import logging
 import time
 from dataclasses import dataclass, field
 
-from trtb.runner.errors import RequestError, ServerLostError, ServerStartError
+from trtb.runner.errors import ConnectionLostError, RequestError, ServerLostError, ServerStartError
 from trtb.runner.server import TritonServer
-from trtb.runner.transport import Stream
+from trtb.runner.transport import EngineRequest, Stream
 from trtb.runner.triton_client import TritonTransport
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ WATCH_PERIOD_S = 0.25
 READY_POLL_S = 0.1
 PROBE_TIMEOUT_S = 60.0  # a step of a slow CPU takes seconds, and a probe waits for its turn
 QUIET_S = 30.0  # nothing heard for so long, with requests in flight: ask
+PROBE_ID = "probe"
 MAX_RESTARTS_WITHOUT_PROGRESS = 3
 
 
@@ -136,7 +137,7 @@ class Endpoint:
 
     def cancel_all(self) -> None:
         """Cancel whatever is in flight here."""
-        for stream in self._streams:
+        for stream in tuple(self._streams):
             stream.cancel()
 
     async def close(self) -> None:
@@ -151,7 +152,27 @@ class Endpoint:
         self.cancel_all()
 
     async def _probe(self, timeout_s: float) -> None:
-        await self.transport.probe(token_id=self.config.probe_token_id, timeout_s=timeout_s)
+        """Make the server generate one token: readiness alone says nothing about a dead engine.
+
+        Raises:
+            RequestError: It did not, within `timeout_s`, or was found dead meanwhile; the error says why.
+        """
+        token = self.config.probe_token_id
+        request = EngineRequest(PROBE_ID, [token], max_tokens=1, end_id=token, pad_id=token, top_k=1)
+        stream = self.open_stream()
+
+        async def one_token() -> None:
+            await stream.send(request)
+            while not (await stream.receive()).is_final:
+                pass
+
+        try:
+            await asyncio.wait_for(one_token(), timeout_s)
+        except asyncio.TimeoutError as exc:
+            raise ConnectionLostError(f"no token within {timeout_s:g} s") from exc
+        finally:
+            stream.cancel()
+            self._streams.discard(stream)
 
     async def _recover(self) -> None:
         if self.server is None:

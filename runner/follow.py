@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import orjson
+
 from trtb.build import files
 from trtb.runner import ledger
 from trtb.runner.errors import LedgerCorruptError

@@ -12,7 +12,6 @@ from typing import Any
 from trtb.runner.findings import Faults, invalid, kind_of, shown, shown_key, unsupported, warning
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_PLAIN_ROLES = ("user", "system", "assistant")
 _TOOL_ROLES = ("tool", "function")
 _EXPECTED_ROLES = "system, developer, user or assistant"
 _NO_TOOLS = "this engine calls no tools"
@@ -20,18 +19,6 @@ _TEXT_ONLY = "this engine takes text only"
 # of an assistant's message in an answer of the hosted API; null and [] say nothing
 _TOOL_KEYS = ("tool_calls", "function_call")
 _MEDIA_KEYS = ("audio", "refusal")
-
-
-def are_plain(messages: Any) -> bool:
-    """Say whether `check` would return the messages as they are, without a word; False where in doubt.
-
-    Raises:
-        TypeError, KeyError: A value has another type than expected: in doubt.
-    """
-    for message in messages:
-        if len(message) != 2 or message["role"] not in _PLAIN_ROLES or type(message["content"]) is not str:
-            return False
-    return bool(messages)
 
 
 def check(messages: Any, faults: Faults) -> list[dict[str, Any]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from trtb.runner.findings import (
     INVALID_REQUEST,
     Fault,
@@ -24,7 +26,6 @@ from trtb.runner.findings import (
     warning,
 )
 from trtb.runner.request import SamplingParams
-from typing_extensions import TypedDict
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -161,6 +162,8 @@ class _Honoured(TypedDict, total=False):
     repetition_penalty: Annotated[float, Field(gt=0)] | None
 
 
+HONOURED: Final = tuple(_Honoured.__annotations__)
+
 # the public wrapper around this method costs as much as the check itself
 _validate = TypeAdapter(_Honoured).validator.validate_python
 
@@ -183,7 +186,7 @@ def check(body: dict[str, Any], faults: Faults, *, strict_params: bool) -> Sampl
         fault = _unhonoured(parameter, body, value) if parameter else _unknown(name, strict_params)
         if fault:
             faults.add(fault)
-    return _sampling(values) if faults.num_errors == num_errors else None
+    return to_sampling(values) if faults.num_errors == num_errors else None
 
 
 def as_rows() -> Iterator[tuple[str, str, str, str]]:
@@ -192,7 +195,8 @@ def as_rows() -> Iterator[tuple[str, str, str, str]]:
         yield parameter.name, parameter.status, parameter.accepts, parameter.note
 
 
-def _sampling(values: dict[str, Any]) -> SamplingParams:
+def to_sampling(values: dict[str, Any]) -> SamplingParams:
+    """Return the sampling parameters of checked values, none of them None."""
     values = dict(values)
     limit = values.pop("max_completion_tokens", None)
     if limit is not None:

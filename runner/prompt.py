@@ -19,6 +19,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import jinja2
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerFast
+
 from trtb.build.errors import EngineCorruptError
 from trtb.runner.errors import ContextLengthError, InvalidRequestError
 

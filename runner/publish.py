@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import orjson
+
 from trtb.build import files
 from trtb.runner import ledger
 from trtb.runner.errors import InputFileError, ReconcileError

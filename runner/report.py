@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
+
 from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.runner.metrics import Histogram, RunTotals

@@ -35,11 +35,9 @@ def run_batch(options: RunOptions, observer: Observer = lambda _: None) -> RunRe
     """
     run_folder.check_output(options.input_path, options.output, options.follow)
     folder = RunFolder(options.output)
-    folder.acquire()
-    try:
-        return _Run(options, folder, observer).execute()
-    finally:
-        folder.release()
+    if not options.overwrite:
+        folder.check_free()
+    return _Run(options, folder, observer).execute()
 
 
 class _Run:
@@ -56,6 +54,13 @@ class _Run:
     def execute(self) -> RunReport:
         """Go through the steps."""
         checked = self._validate()
+        self._folder.acquire()
+        try:
+            return self._run(checked)
+        finally:
+            self._folder.release()
+
+    def _run(self, checked: ValidationReport) -> RunReport:
         record, is_resumed = self._folder.begin(self._new_record(checked), overwrite=self._options.overwrite)
         with _log_to(self._paths.log), self._left_resumable(record):
             done = self._done_lines(record) if is_resumed else LineSet()
@@ -133,8 +138,8 @@ class _Run:
         """Whatever ends the run early, its record says that it can go on."""
         try:
             yield
-        except BaseException:
-            log.exception("the run ended early")
+        except BaseException as exc:
+            log.error("the run ended early: %s: %s", type(exc).__name__, exc)
             record.state = "interrupted"
             raise
         finally:

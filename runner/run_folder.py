@@ -12,11 +12,14 @@ from typing import Final, Literal
 
 import filelock
 from pydantic import BaseModel, ConfigDict
-from trtb.build import files, manifest
+
+from trtb.build import files
+from trtb.build.compatibility import OPENVINO_TOOLCHAIN, PYTRITON, installed_versions
 from trtb.runner import ledger
 from trtb.runner.errors import LedgerCorruptError, OutputExistsError, RunLockedError, RunMismatchError
 
 SCHEMA_VERSION: Final = 1
+LOCK_FILE = "lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class RunFolder:
 
     def __init__(self, output: Path) -> None:
         self.paths = RunPaths(output)
-        self._lock = files.lock(self.paths.output.with_name(f".{output.name}.run.lock"), timeout_s=0)
+        self._lock = files.lock(self.paths.folder / LOCK_FILE, timeout_s=0)
 
     def acquire(self) -> None:
         """Take the run's lock.
@@ -169,7 +172,6 @@ class RunFolder:
         Raises:
             RunLockedError: Another process has it.
         """
-        self.paths.output.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire()
         except filelock.Timeout as exc:
@@ -197,6 +199,25 @@ class RunFolder:
                 "finish the run with the version of trtb that began it, or use --overwrite",
             ) from exc
 
+    def check_free(self) -> None:
+        """Refuse an output that is there, unless it is that of a run to go on with.
+
+        Raises:
+            OutputExistsError: The run is finished, or the output is not a run's.
+        """
+        found = self.read()
+        if found is not None and found.state == "finished":
+            raise OutputExistsError(
+                f"{self.paths.output}: this run is finished",
+                f"see it: trtb report {self.paths.folder}; failures again: trtb retry {self.paths.folder}; "
+                "all again: --overwrite",
+            )
+        if found is None and self.paths.output.exists():
+            raise OutputExistsError(
+                f"{self.paths.output}: exists, and no run of ours is beside it; nothing was run",
+                "choose another -o, or replace it with --overwrite",
+            )
+
     def write(self, record: RunRecord) -> None:
         """Write the record; it is durable when this returns."""
         record.updated_at = now_iso()
@@ -206,27 +227,18 @@ class RunFolder:
         """Begin a run, or resume the one that is here; returns its record and whether it is resumed.
 
         Raises:
-            OutputExistsError: The output exists, and neither resuming nor overwriting was asked for.
             RunMismatchError: The run here was begun with something else.
         """
         if overwrite:
             self.remove()
         found = self.read()
         if found is None:
-            self._refuse_stray_output()
-            self.paths.folder.mkdir(parents=True, exist_ok=True)
             self.write(wanted)
             return wanted, False
         if differences := found.differences(wanted):
             raise RunMismatchError(
                 f"{self.paths.folder}: begun with something else: {'; '.join(differences)}",
                 "choose another -o, or begin anew with --overwrite",
-            )
-        if found.state == "finished":
-            raise OutputExistsError(
-                f"{self.paths.output}: this run is finished",
-                f"see it: trtb report {self.paths.folder}; failures again: trtb retry {self.paths.folder}; "
-                "all again: --overwrite",
             )
         ledger.check_integrity(self.paths.ledger)
         found.state = "running"
@@ -236,33 +248,18 @@ class RunFolder:
         return found, True
 
     def remove(self) -> None:
-        """Remove the run's folder and what it has published."""
-        shutil.rmtree(self.paths.folder, ignore_errors=True)
+        """Remove all of the run but its lock, and what it has published."""
+        for path in self.paths.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK_FILE:
+                path.unlink()
         for path in (self.paths.output, self.paths.failed, self.paths.retry):
             path.unlink(missing_ok=True)
-
-    def _refuse_stray_output(self) -> None:
-        if self.paths.output.exists():
-            raise OutputExistsError(
-                f"{self.paths.output}: exists, and no run of ours is beside it; nothing was run",
-                "choose another -o, or replace it with --overwrite",
-            )
 
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that has a part in an answer."""
-    import importlib.metadata
-
-    names = ("trtb", "openvino-genai", "openvino", "nvidia-pytriton", "tokenizers", "transformers")
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def read_engine_manifest(folder: Path) -> manifest.EngineManifest:
-    """Read the manifest of an engine's folder."""
-    return manifest.read_record(folder / "manifest.json", manifest.EngineManifest)
+    pinned = [pin.distribution for pin in (*OPENVINO_TOOLCHAIN, PYTRITON)]
+    names = ("trtb", *pinned, "transformers")
+    return {"python": platform.python_version(), **installed_versions(names)}

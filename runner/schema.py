@@ -1,8 +1,7 @@
 """Turn one line of a request file into a request, or into the list of what is wrong with it.
 
-Most lines of a file differ only in custom_id, messages and seed. The rest of a line, its *frame*, is
-examined once and its verdict remembered under its own JSON, which tells 1, 1.0 and true apart; where the
-frame has the same bytes too, it is not even parsed again (`template`). Every other line takes the long way, `_examine`, which alone knows all the rules.
+Nearly all lines are plain and take the quick way (`plain`). The others are parsed by orjson, their settings
+checked by pydantic (`parameters`), their messages by hand (`messages`), to list every fault in words.
 
 Rules: custom_id is a string, not only white space, compared byte for byte, never trimmed. method is exactly
 "POST". url is /v1/chat/completions; without /v1, or with a slash at the end, it is taken with a warning.
@@ -11,12 +10,13 @@ Unknown keys are named in a warning. Of a key given twice the last counts, as in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
 from trtb.runner import messages as message_rules
-from trtb.runner import parameters, template
+from trtb.runner import parameters
 from trtb.runner.findings import (
     INVALID_ENCODING,
     INVALID_JSON_LINE,
@@ -32,17 +32,13 @@ from trtb.runner.findings import (
     shown_key,
     warning,
 )
-from trtb.runner.messages import are_plain
+from trtb.runner.plain import read_plain, to_request
 from trtb.runner.reader import BOM
 from trtb.runner.request import ChatRequest, SamplingParams
 
 ENDPOINT = "/v1/chat/completions"
 ENDPOINT_ALIASES = frozenset({"/chat/completions", "/v1/chat/completions/", "/chat/completions/"})
 MAX_DEPTH = 200  # what JSON libraries agree to read and to write back
-MAX_FRAMES = 1024
-MAX_FRAME_BYTES = 4096
-MAX_TEMPLATE_BYTES = 1 << 20
-LEARN_EVERY = 256  # learning a template costs as much as some ten lines
 
 _UNDECODABLE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x1f\x8b": "gzip", b"(\xb5": "zstd"}
 
@@ -67,15 +63,6 @@ class Invalid:
 ParsedLine = Valid | Invalid
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What is said by all of a line but custom_id and messages, once it is found valid."""
-
-    model: str
-    sampling: SamplingParams
-    warnings: tuple[Fault, ...]
-
-
 class LineParser:
     """Parses lines for one engine.
 
@@ -87,75 +74,13 @@ class LineParser:
     def __init__(self, model_names: frozenset[str] | None, strict_params: bool) -> None:
         self._model_names = model_names
         self._strict_params = strict_params
-        self._frames: dict[bytes, Frame] = {}
-        self._template: template.Template | None = None
-        self._template_frame = Frame("", SamplingParams(), ())
-        self._num_untemplated = 0
 
     def parse(self, number: int, data: bytes) -> ParsedLine:
         """Return the request on a line, or every fault of it; never raises for what the line holds."""
-        plain = self.try_plain(data)
-        if plain is None:
+        line = read_plain(data, self._model_names)
+        if line is None:
             return self._examine(number, data)
-        custom_id, messages, frame = plain
-        warnings = tuple(fault.on(number, custom_id) for fault in frame.warnings)
-        return Valid(ChatRequest(number, custom_id, frame.model, messages, frame.sampling), warnings)
-
-    def try_plain(self, data: bytes) -> tuple[str, list[dict[str, Any]], Frame] | None:
-        """Return custom_id, messages and frame of a valid line whose messages need no change, or None.
-
-        None says nothing about the line: `parse` decides. The data may have its line end. A value of another
-        type than expected ends in one of the exceptions below, which is cheaper than to ask for types first.
-        """
-        try:
-            if self._template is not None and (found := self._template.match(data)):
-                custom_id, messages = found
-                if are_plain(messages) and custom_id and not custom_id.isspace():
-                    return custom_id, messages, self._template_frame
-                return None
-            return self._try_frame(data)
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-            return None
-
-    def _try_frame(self, data: bytes) -> tuple[str, list[dict[str, Any]], Frame] | None:
-        line = orjson.loads(data)
-        body = line["body"]
-        custom_id = line.pop("custom_id")
-        messages = body.pop("messages")
-        if not are_plain(messages) or not custom_id or custom_id.isspace():
-            return None
-        seed = body.pop("seed", None)
-        frame = self._frames.get(orjson.dumps(line)) or self._remember(line)
-        if frame is None:
-            return None
-        if seed is not None:
-            if type(seed) is not int or seed > parameters.INT64_MAX:
-                return None
-            frame = replace(frame, sampling=replace(frame.sampling, seed=seed))
-        self._learn(data, frame)
-        return custom_id, messages, frame
-
-    def _learn(self, data: bytes, frame: Frame) -> None:
-        """Make the line the template of those to come, now and then: files change, and some mix."""
-        if self._num_untemplated % LEARN_EVERY == 0 and len(data) <= MAX_TEMPLATE_BYTES:
-            self._template = template.learn(data)
-            self._template_frame = frame
-        self._num_untemplated += 1
-
-    def _remember(self, line: dict[str, Any]) -> Frame | None:
-        faults = Faults()
-        if _is_deeper_than(MAX_DEPTH, line):
-            return None
-        sampling = self._check_frame(line, faults)
-        if sampling is None:
-            return None
-        frame = Frame(line["body"]["model"], sampling, tuple(faults.items))
-        key = orjson.dumps(line)
-        if len(key) <= MAX_FRAME_BYTES:
-            if len(self._frames) >= MAX_FRAMES:
-                self._frames.clear()
-            self._frames[key] = frame
-        return frame
+        return Valid(to_request(number, line), ())
 
     def _examine(self, number: int, data: bytes) -> ParsedLine:
         try:
@@ -173,7 +98,7 @@ class LineParser:
             given = line.get("custom_id")
             found = "missing" if given is None else shown(given)
             faults.add(invalid("custom_id", found, "a string that is not blank"))
-        sampling = self._check_frame(line, faults)
+        sampling = self._check_all_but_messages(line, faults)
         messages: list[dict[str, Any]] = []
         if isinstance(line.get("body"), dict) and _is_chat(line.get("url")):
             messages = message_rules.check(line["body"].get("messages"), faults)
@@ -182,7 +107,7 @@ class LineParser:
             return Invalid(number, custom_id, findings)
         return Valid(ChatRequest(number, custom_id, line["body"]["model"], messages, sampling), findings)
 
-    def _check_frame(self, line: dict[str, Any], faults: Faults) -> SamplingParams | None:
+    def _check_all_but_messages(self, line: dict[str, Any], faults: Faults) -> SamplingParams | None:
         """Check all but custom_id and messages; None where one of the faults is an error."""
         num_errors = faults.num_errors
         method, url, body = line.get("method"), line.get("url"), line.get("body")
@@ -268,7 +193,7 @@ def _check_url(url: Any, faults: Faults) -> None:
     if not isinstance(url, str):
         faults.add(invalid("url", "missing" if url is None else kind_of(url), ENDPOINT))
     elif url in ENDPOINT_ALIASES:
-        message = f"url: {url} is taken as {ENDPOINT}"
+        message = f"url: another spelling, taken as {ENDPOINT}"  # one for all of them: told once a file
         faults.add(warning("url", message, code=UNSUPPORTED_ENDPOINT))
     elif url != ENDPOINT:
         message = f"url: {shown(url)}; expected {ENDPOINT}"

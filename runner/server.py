@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
 from trtb.model_repo import contract
 from trtb.runner.errors import ServerStartError
 
@@ -302,5 +303,5 @@ def _children(pid: int) -> list[psutil.Process]:
 async def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     """Wait for a process without blocking the event loop; returns when the time is up, too."""
     deadline = time.monotonic() + timeout_s
-    while process.poll() is None and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)  # noqa: ASYNC110 (a process sets no event)
+    while process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 (no event to await)
+        await asyncio.sleep(0.05)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
+
 from trtb.build.kv_cache import num_blocks_needed
 from trtb.runner import findings
 from trtb.runner.errors import RequestError

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
+
 from trtb.model_repo import contract
 from trtb.runner.errors import (
     CancelledRequestError,
@@ -47,7 +48,6 @@ CHANNEL_OPTIONS = (
 METADATA = (("triton_grpc_error", "true"),)
 STRUCT_FORMATS = {"BOOL": "<?", "INT32": "<i", "INT64": "<q", "UINT64": "<Q", "FP32": "<f"}
 OUTPUTS_READ = (contract.OUTPUT_IDS, contract.ARRIVAL_TIME_NS, contract.FIRST_TOKEN_TIME_NS)
-PROBE_ID = "probe"
 
 
 class TritonTransport:
@@ -63,27 +63,6 @@ class TritonTransport:
     def open_stream(self) -> TritonStream:
         """Return a stream; nothing is sent before its first request."""
         return TritonStream(self._channel)
-
-    async def probe(self, *, token_id: int, timeout_s: float) -> None:
-        """Make the server generate one token: readiness alone says nothing about a dead engine.
-
-        Raises:
-            RequestError: It did not, within `timeout_s`; the error says why.
-        """
-        stream = self.open_stream()
-        request = EngineRequest(PROBE_ID, [token_id], max_tokens=1, end_id=token_id, pad_id=token_id, top_k=1)
-
-        async def one_token() -> None:
-            await stream.send(request)
-            while not (await stream.receive()).is_final:
-                pass
-
-        try:
-            await asyncio.wait_for(one_token(), timeout_s)
-        except asyncio.TimeoutError as exc:
-            raise ConnectionLostError(f"{self.endpoint}: no token within {timeout_s:g} s") from exc
-        finally:
-            stream.cancel()
 
     async def model_parameters(self, timeout_s: float) -> dict[str, str]:
         """Return the string parameters and max_batch_size of the served model's configuration.
@@ -137,7 +116,7 @@ class TritonStream:
     async def send(self, request: EngineRequest) -> None:
         """Send a request; see `Stream.send`."""
         if self._call is None:
-            self._call = self._open(metadata=METADATA, wait_for_ready=True)
+            self._call = self._open(metadata=METADATA)
         self._request_id = request.request_id
         call = self._call
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import orjson
+
 from trtb.build.files import trtb_home
 from trtb.runner.duplicates import MAX_IN_MEMORY, Duplicate, DuplicateFinder
 from trtb.runner.findings import (
@@ -26,6 +27,8 @@ from trtb.runner.findings import (
     Fault,
     Finding,
 )
+from trtb.runner.line_set import LineSet
+from trtb.runner.plain import read_plain
 from trtb.runner.reader import (
     BOM,
     BUFFER_BYTES,
@@ -51,36 +54,6 @@ _BOM_REMOVED = Fault(
     None, INVALID_ENCODING, "UTF-8 byte order mark removed", "save the file without it", "warning", column=1
 )
 _TWICE_HINT = "give every request a custom_id of its own"
-
-
-class LineSet:
-    """A set of line numbers: one bit for each line up to the highest, whatever is in it."""
-
-    def __init__(self) -> None:
-        self._bits = bytearray()
-        self._num_lines = 0
-
-    def add(self, number: int) -> None:
-        """Add a line number."""
-        if number in self:
-            return
-        missing = number // 8 + 1 - len(self._bits)
-        if missing > 0:
-            self._bits.extend(bytes(missing + 64))
-        self._bits[number // 8] |= 1 << number % 8
-        self._num_lines += 1
-
-    def __contains__(self, number: int) -> bool:
-        index = number // 8
-        return index < len(self._bits) and bool(self._bits[index] >> number % 8 & 1)
-
-    def __len__(self) -> int:
-        return self._num_lines
-
-    def __iter__(self) -> Iterator[int]:
-        return (
-            i * 8 + bit for i, byte in enumerate(self._bits) if byte for bit in range(8) if byte >> bit & 1
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +103,8 @@ def validate_file(
         InputFileError: The file cannot be opened.
     """
     finder = DuplicateFinder(trtb_home() / "cache", max_ids_in_memory)
-    tally = _Tally(LineParser(model_names, strict_params), finder, max_line_bytes, max_findings)
+    parser = LineParser(model_names, strict_params)
+    tally = _Tally(parser, model_names, finder, max_line_bytes, max_findings)
     with open_input(path) as raw:
         tee = _HashingReader(raw, on_progress)
         tally.read(cast(BinaryIO, io.BufferedReader(tee, BUFFER_BYTES)))
@@ -180,9 +154,15 @@ class _Tally:
     """The counts and findings of one file, as they grow."""
 
     def __init__(
-        self, parser: LineParser, finder: DuplicateFinder, max_line_bytes: int, max_findings: int
+        self,
+        parser: LineParser,
+        model_names: frozenset[str] | None,
+        finder: DuplicateFinder,
+        max_line_bytes: int,
+        max_findings: int,
     ) -> None:
         self._parser = parser
+        self._model_names = model_names
         self._finder = finder
         self._max_line_bytes = max_line_bytes
         self._max_findings = max_findings
@@ -198,18 +178,15 @@ class _Tally:
 
     def read(self, file: BinaryIO) -> None:
         """Take every line of the file."""
-        try_plain, add_id = self._parser.try_plain, self._finder.add
+        model_names, add_id = self._model_names, self._finder.add
         for number, line in enumerate(iter_lines(file, self._max_line_bytes), start=1):
             # a plain line needs no framing taken off: to JSON, a line end is white space
-            plain = None if isinstance(line, TooLong) else try_plain(line)
+            plain = None if isinstance(line, TooLong) else read_plain(line, model_names)
             if plain is None:
                 self._take(number, line)
                 continue
             self._num_valid += 1
-            add_id(plain[0])
-            if plain[2].warnings:
-                for fault in plain[2].warnings:
-                    self._warn(number, plain[0], fault)
+            add_id(plain.custom_id)
 
     def _take(self, number: int, line: bytes | TooLong) -> None:
         if isinstance(line, TooLong):
@@ -217,7 +194,7 @@ class _Tally:
             return
         had_bom = number == 1 and line.startswith(BOM)
         if had_bom:
-            self._warn(number, None, _BOM_REMOVED)
+            self._warn(_BOM_REMOVED.on(number, None))
         data = content(line, had_bom=had_bom)
         if is_blank(data):
             return
@@ -230,7 +207,7 @@ class _Tally:
         self._num_valid += 1
         self._finder.add(parsed.request.custom_id)
         for finding in parsed.warnings:
-            self._warn_of(finding)
+            self._warn(finding)
 
     def _add_invalid(self, invalid: Invalid) -> None:
         self._invalid_lines.add(invalid.line)
@@ -238,7 +215,7 @@ class _Tally:
             self._finder.add(invalid.custom_id)
         for finding in invalid.findings:
             if finding.severity == "warning":
-                self._warn_of(finding)
+                self._warn(finding)
                 continue
             self._codes[finding.code] += 1
             if len(self._errors) < self._max_findings:
@@ -255,13 +232,7 @@ class _Tally:
             fault = Fault("custom_id", DUPLICATE_CUSTOM_ID, message, _TWICE_HINT)
             self._duplicates.append(fault.on(duplicate.line, duplicate.custom_id))
 
-    def _warn(self, number: int, custom_id: str | None, fault: Fault) -> None:
-        if fault.message in self._warned:
-            self._warned[fault.message] += 1
-        else:
-            self._warn_of(fault.on(number, custom_id))
-
-    def _warn_of(self, finding: Finding) -> None:
+    def _warn(self, finding: Finding) -> None:
         if finding.message in self._warned or len(self._warnings) < _MAX_WARNING_KINDS:
             self._warned[finding.message] += 1
             self._warnings.setdefault(finding.message, finding)

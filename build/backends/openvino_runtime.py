@@ -81,7 +81,8 @@ def compress_weights(base_ir: Path, target: Path, quant: str, group_size: int, t
         }
     nncf.set_log_level(logging.ERROR)  # its handler holds the stdout of before the redirection
     # nncf's errors share no base of their own
-    errors = tuple(kind for kind in vars(nncf.errors).values() if isinstance(kind, type))
+    kinds = [kind for kind in vars(nncf.errors).values() if isinstance(kind, type)]
+    errors: tuple[type[Exception], ...] = tuple(kind for kind in kinds if issubclass(kind, Exception))
     try:
         with _quiet():
             compressed = nncf.compress_weights(model, group_size=group_size, **options)

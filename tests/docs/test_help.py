@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import typer
-from trtb.tools.cli import app
 from typer.testing import CliRunner
+
+from trtb.tools.cli import app
 
 HEAVY = {
     *("torch", "tensorrt_llm", "nncf", "gguf", "numpy", "pynvml", "openvino", "openvino_genai"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+
 from trtb.build.errors import TrtbError
 from trtb.runner import errors as run_errors
 from trtb.runner import findings

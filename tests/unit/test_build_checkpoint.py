@@ -124,9 +124,17 @@ def test_pickles_are_refused(hf_folder: Path, home: Path, name: str) -> None:
         pin_path(hf_folder, home)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_remote_code_needs_to_be_allowed(hf_folder: Path, home: Path, name: str) -> None:
-    (hf_folder / name).write_text('{"auto_map": {"AutoModel": "modeling.Model"}}')
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", '{"auto_map": {"AutoModel": "modeling.Model"}}'),
+        ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": "modeling.Tokenizer"}}'),
+        ("config.json", r'{"auto\u005fmap": {}}'),
+        ("config.json", '{"parts": [{"text_config": {"auto_map": {}}}]}'),
+    ],
+)
+def test_remote_code_needs_to_be_allowed(hf_folder: Path, home: Path, name: str, text: str) -> None:
+    (hf_folder / name).write_text(text)
     (hf_folder / "modeling.py").write_text("class Model: ...")
     with pytest.raises(CheckpointUnsafeError, match="auto_map"):
         pin_path(hf_folder, home)

@@ -14,7 +14,7 @@ from trtb.build.backends import choose_backend, get_backend
 from trtb.build.compatibility import OPENVINO_TOOLCHAIN, installed_versions
 from trtb.build.config import make_config, resolve_max_seq_len
 from trtb.build.errors import ConfigError
-from trtb.build.host_memory import available_host_bytes, cgroup_available_bytes
+from trtb.build.hardware import available_host_bytes, cgroup_available_bytes
 from trtb.build.quality import calibration_texts, quality_text
 from trtb.build.quantization import SCHEMES, check_group_size, get_scheme
 

@@ -24,6 +24,7 @@ from trtb.build.errors import (
     ConfigError,
     EngineCorruptError,
     InsufficientMemoryError,
+    StoreError,
 )
 from trtb.build.gguf_checkpoint import check_readable, read_gguf, rewrite
 from trtb.build.pipeline import build_engine, check_host_memory
@@ -385,7 +386,9 @@ def test_options_that_do_not_fit_are_refused_before_any_work(tiny: Path, tmp_pat
         build_engine(str(tiny), make_config(quant="int8_wo", group_size=64), tmp_path)
     with pytest.raises(ConfigError, match="quant: 'nvfp4'"):
         build_engine(str(tiny), make_config(quant="nvfp4"), tmp_path)
-    assert not (tmp_path / "engines").exists() or not EngineStore(tmp_path).list()
+    with pytest.raises(StoreError, match="engine name"):
+        build_engine(str(tiny), make_config(), tmp_path, name="../evil")
+    assert not EngineStore(tmp_path).list()
 
 
 def test_a_build_that_would_not_fit_in_memory_is_refused_with_numbers() -> None:

@@ -98,6 +98,15 @@ def test_an_engine_is_read_only_and_verifies(store: EngineStore) -> None:
     }
 
 
+def test_the_repository_that_triton_runs_is_hashed_too(store: EngineStore) -> None:
+    with store.stage() as staged:
+        model = staged / "repository" / "tensorrt_llm" / "1" / "model.py"
+        model.parent.mkdir(parents=True)
+        model.write_text("pass")
+        engine = store.commit(staged, make_manifest("a", "x"))
+    assert [entry.path for entry in engine.manifest.files] == ["repository/tensorrt_llm/1/model.py"]
+
+
 def test_a_changed_or_missing_file_is_named(store: EngineStore) -> None:
     engine = commit(store, "a", "x")
     (engine.path / "model.bin").chmod(0o644)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+
 from trtb.model_repo import contract
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from openvino_engine import Engine, Job, Sampling
-from trtb.model_repo import contract
+
+# openvino sends usage events through this package, and leaves files in the home folder, unless it is absent
+sys.modules["openvino_telemetry"] = None
+
+from openvino_engine import Engine, Job, Sampling  # noqa: E402
+
+from trtb.model_repo import contract  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PARENT_POLL_S = 0.5
@@ -73,8 +79,11 @@ class TritonPythonModel:
                 _send_error(sender, str(exc), pb_utils.TritonError.INVALID_ARG)
 
     def finalize(self) -> None:
-        """Let the engine finish what it holds."""
-        self._engine.stop(timeout_s=30)
+        """End the engine's thread; the backend has waited for every request before it calls this.
+
+        The bound is short: a metric that the thread is just sending is no longer taken, and blocks it.
+        """
+        self._engine.stop(timeout_s=1)
 
     def _submit(self, request: object, sender: object) -> None:
         if self._max_queue_size and self._engine.num_waiting >= self._max_queue_size:
@@ -138,10 +147,7 @@ class _Answer:
 
     def send_final(self, job: Job) -> None:
         """Send the last response: what has not been streamed yet, and all that was asked to come with it."""
-        if job.on_tokens:
-            tokens = job.tokens[job.num_sent :]
-        else:
-            tokens = self._prompt + job.tokens
+        tokens = job.tokens[job.num_sent :] if job.on_tokens else self._prompt + job.tokens
         tensors = _token_tensors(tokens)
         if self._log_probs:
             tensors.append(_tensor(contract.OUTPUT_LOG_PROBS, [[job.log_probs]], np.float32))

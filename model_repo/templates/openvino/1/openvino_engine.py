@@ -183,14 +183,15 @@ class Engine:
             if self._live:
                 try:
                     self._pipeline.step()
-                except Exception as exc:  # the pipeline is dead: any kind of error can say so
+                except Exception as exc:  # noqa: BLE001 (the pipeline is dead, whatever says so)
                     self._recover(exc)
                     continue
                 self._fresh.clear()
                 self._deliver()
             elif self._stopping:
                 return
-            self._on_idle()
+            if not self._stopping:
+                self._on_idle()
 
     def _take_new(self) -> None:
         """Admit what waits; block for a moment only when there is nothing else to do."""
@@ -307,7 +308,7 @@ class Engine:
         self._pipeline = None
         try:
             self._pipeline = self._build()
-        except Exception as exc:  # nothing can be served any more
+        except Exception as exc:  # noqa: BLE001 (nothing can be served any more)
             for job in (*fresh, *innocent):
                 self._fail(job, f"engine lost: {exc}")
             self._on_fatal(f"the pipeline cannot be built again: {exc}")

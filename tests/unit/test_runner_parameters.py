@@ -1,0 +1,126 @@
+"""Each request parameter is honoured, neutral, ignored or refused, and the table says which."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtb.runner import parameters
+from trtb.runner.findings import Fault, Faults
+from trtb.runner.request import SamplingParams
+
+
+def check(body: dict, *, strict_params: bool = False) -> tuple[SamplingParams | None, list[Fault]]:
+    faults = Faults()
+    return parameters.check(body, faults, strict_params=strict_params), faults.items
+
+
+def codes(body: dict) -> list[tuple[str, str]]:
+    return [(fault.code, fault.severity) for fault in check(body)[1]]
+
+
+def test_without_parameters_the_hosted_apis_defaults_hold():
+    sampling, faults = check({})
+    assert faults == []
+    assert sampling == SamplingParams(
+        max_tokens=None, temperature=1.0, top_p=1.0, top_k=None, min_tokens=0, presence_penalty=0.0,
+        frequency_penalty=0.0, repetition_penalty=1.0, seed=None, stop=(),
+    )  # fmt: skip
+
+
+def test_every_honoured_parameter_arrives():
+    sampling, faults = check(
+        {
+            "max_tokens": 9, "temperature": 0, "top_p": 0.5, "top_k": 40, "min_tokens": 2, "seed": -(2**63),
+            "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.1, "stop": ["a", "b"],
+        }
+    )  # fmt: skip
+    assert faults == []
+    assert sampling == SamplingParams(9, 0.0, 0.5, 40, 2, -2.0, 2.0, 1.1, -(2**63), ("a", "b"))
+    assert isinstance(sampling.temperature, float)
+
+
+@pytest.mark.parametrize("name", sorted(parameters.BY_NAME.keys() - {"model", "messages"}))
+def test_null_means_not_given(name):
+    assert check({name: None}) == (SamplingParams(), [])
+
+
+@pytest.mark.parametrize("off", [0, -1])
+def test_top_k_of_0_and_minus_1_is_off(off):
+    assert check({"top_k": off})[0].top_k is None
+
+
+def test_stop_takes_one_string():
+    assert check({"stop": "END"})[0].stop == ("END",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 0), ("max_tokens", "8"), ("max_tokens", 2.5), ("max_tokens", True),
+        ("max_tokens", 8.0),
+        ("max_tokens", 2**63), ("max_completion_tokens", -1), ("min_tokens", -1), ("temperature", -0.1),
+        ("temperature", 2.1), ("temperature", True), ("temperature", [0]), ("top_p", 0), ("top_p", 1.1),
+        ("top_k", -2), ("top_k", 1.5), ("seed", 1.18e21), ("seed", "1"), ("stop", ""), ("stop", [""]),
+        ("stop", ["x"] * 17), ("stop", [1]), ("presence_penalty", -2.1), ("frequency_penalty", 2.1),
+        ("repetition_penalty", 0), ("n", 0), ("n", "2"), ("n", True), ("stream", True), ("stream", 1),
+        ("logprobs", "yes"), ("top_logprobs", 2), ("response_format", "json"), ("response_format", {}),
+        ("response_format", {"type": "json_schema"}),
+    ],
+)  # fmt: skip
+def test_a_malformed_value_is_an_invalid_request(name, value):
+    sampling, faults = check({name: value})
+    assert sampling is None
+    assert [(fault.code, fault.severity) for fault in faults] == [("invalid_request", "error")]
+    assert faults[0].path.startswith(f"body.{name}")
+    assert faults[0].message.startswith(faults[0].path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2), ("best_of", 3), ("logprobs", True), ("logit_bias", {"1": 5}), ("tools", [{}]),
+        ("functions", [{}]), ("tool_choice", "auto"), ("response_format", {"type": "json_object"}),
+        ("guided_json", {}), ("guided_regex", "a"), ("guided_choice", ["a"]), ("audio", {}),
+        ("modalities", ["text", "audio"]), ("prediction", {}), ("web_search_options", {}), ("min_p", 0.1),
+        ("use_beam_search", True), ("echo", True), ("chat_template", "x"), ("ignore_eos", True),
+    ],
+)  # fmt: skip
+def test_what_would_change_the_answer_is_refused(name, value):
+    assert codes({name: value}) == [("unsupported_parameter", "error")]
+
+
+@pytest.mark.parametrize("parameter", [p for p in parameters.TABLE if p.neutral], ids=lambda p: p.name)
+def test_a_neutral_value_passes_without_a_word(parameter):
+    assert check({parameter.name: parameter.neutral[0]}) == (SamplingParams(), [])
+
+
+@pytest.mark.parametrize(
+    "parameter", [p for p in parameters.TABLE if p.status == "ignored"], ids=lambda p: p.name
+)
+def test_an_ignored_parameter_gets_a_warning(parameter):
+    sampling, faults = check({parameter.name: "x"}, strict_params=True)
+    assert sampling == SamplingParams()
+    assert [(fault.path, fault.severity) for fault in faults] == [(f"body.{parameter.name}", "warning")]
+
+
+def test_an_unknown_parameter_is_a_warning_and_strictly_an_error():
+    assert codes({"temprature": 1}) == [("unsupported_parameter", "warning")]
+    assert check({"temprature": 1}, strict_params=True)[0] is None
+
+
+def test_min_tokens_stays_below_max_tokens():
+    assert codes({"min_tokens": 9, "max_tokens": 8}) == [("invalid_request", "error")]
+    assert codes({"min_tokens": 9, "max_tokens": 20, "max_completion_tokens": 8})[-1][1] == "error"
+    assert codes({"min_tokens": 8, "max_tokens": 8}) == []
+
+
+def test_a_body_of_countless_unknown_keys_gives_a_bounded_list():
+    assert len(check({f"key-{i}": 1 for i in range(10_000)})[1]) == 20
+
+
+def test_the_table_names_each_parameter_once():
+    rows = list(parameters.as_rows())
+    assert len({name for name, _, _, _ in rows}) == len(rows)
+    assert all(accepts for _, _, accepts, _ in rows)
+    honoured = {name for name, status, _, _ in rows if status == "honoured"}
+    assert honoured - {"model", "messages"} == set(parameters._Honoured.__annotations__)

@@ -1,0 +1,232 @@
+"""`trtb build` and `trtb engines`: the versioned store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trtb.tools.console import JsonFlag, command, put, put_json, put_table, size
+from trtb.tools.models import say_step
+
+app = typer.Typer(no_args_is_help=True, help="The versioned store of engines.")
+
+EngineArgument = Annotated[str, typer.Argument(help="NAME, NAME@VERSION, or an engine id.")]
+
+
+@command
+def build(
+    model: Annotated[
+        str, typer.Option("--model", help="A pinned name, a .gguf file, or hf:org/name@commit.")
+    ],
+    quant: Annotated[str, typer.Option(help="int8_wo, f16, fp8 or int4_awq.")] = "int8_wo",
+    name: Annotated[str | None, typer.Option(help="The engine's name; default MODEL-QUANT.")] = None,
+    backend: Annotated[str, typer.Option(help="auto, or openvino.")] = "auto",
+    max_seq_len: Annotated[
+        int | None, typer.Option(help="Prompt and answer together, in tokens; default: the model's own.")
+    ] = None,
+    max_batch_size: Annotated[int, typer.Option(help="Most requests in flight.")] = 128,
+    max_num_tokens: Annotated[int, typer.Option(help="Most tokens computed in one step.")] = 512,
+    group_size: Annotated[
+        int | None, typer.Option(help="Group of int4_awq and fp8; must divide the model's widths.")
+    ] = None,
+    allow_remote_code: Annotated[
+        bool, typer.Option(help="Accept a checkpoint whose config names code of its own (auto_map).")
+    ] = False,
+    check_memory: Annotated[
+        bool, typer.Option(help="Refuse before any work where the memory is too small.")
+    ] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Build an engine from a pinned checkpoint: quantise, compile, measure, verify, store, deploy.
+
+    Example: trtb build --model smollm2-135m-instruct --quant int8_wo
+    """
+    from trtb.build.config import make_config
+    from trtb.build.files import trtb_home
+    from trtb.build.pipeline import build_engine
+    from trtb.model_repo.render import render_into_engine
+
+    config = make_config(
+        quant=quant,
+        group_size=group_size,
+        max_seq_len=max_seq_len,
+        max_batch_size=max_batch_size,
+        max_num_tokens=max_num_tokens,
+    )
+    stored = build_engine(
+        model,
+        config,
+        trtb_home(),
+        name=name,
+        backend=backend,
+        progress=say_step,
+        check_memory=check_memory,
+        allow_remote_code=allow_remote_code,
+        deploy=render_into_engine,
+    )
+    if as_json:
+        put_json({"path": stored.path, **stored.manifest.model_dump()})
+    else:
+        put(f"{stored.manifest.reference}  {stored.manifest.engine_id[:12]}  {stored.path}")
+
+
+@app.command("list")
+@command
+def list_engines(
+    name: Annotated[str | None, typer.Argument(help="Only the versions of this name.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the engines; the default version of each name is marked.
+
+    Example: trtb engines list
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    store = EngineStore(trtb_home())
+    engines = store.list(name)
+    if as_json:
+        found = [
+            {
+                "reference": engine.manifest.reference,
+                "engine_id": engine.manifest.engine_id,
+                "default": store.default_version(engine.manifest.name) == engine.manifest.version,
+                "backend": engine.manifest.backend,
+                "quant": engine.manifest.quant,
+                "built_at": engine.manifest.built_at,
+                "path": engine.path,
+            }
+            for engine in engines
+        ]
+        put_json({"schema_version": 1, "engines": found})
+        return
+    rows = []
+    for engine in engines:
+        manifest = engine.manifest
+        is_default = store.default_version(manifest.name) == manifest.version
+        quality = manifest.quality
+        ratio = f"{quality.perplexity / quality.base_perplexity:.4f}" if quality else "-"
+        rows.append(
+            [
+                manifest.reference + (" *" if is_default else ""),
+                manifest.engine_id[:12],
+                manifest.backend,
+                manifest.quant,
+                size(sum(entry.size_bytes for entry in manifest.files)),
+                ratio,
+                manifest.built_at[:19],
+            ]
+        )
+    put_table(["engine (* default)", "id", "backend", "quant", "size", "perplexity/base", "built"], rows)
+
+
+@app.command("show")
+@command
+def show(engine: EngineArgument, as_json: JsonFlag = False) -> None:
+    """Print an engine's manifest.
+
+    Example: trtb engines show smollm2-135m-instruct-int8_wo
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    stored = EngineStore(trtb_home()).resolve(engine)
+    if as_json:
+        put_json({"path": stored.path, **stored.manifest.model_dump()})
+        return
+    manifest = stored.manifest
+    put(f"{manifest.reference}  {manifest.engine_id}")
+    put(f"path        {stored.path}")
+    put(
+        f"checkpoint  {manifest.checkpoint.name} {manifest.checkpoint.revision} ({manifest.checkpoint.source})"
+    )
+    put(f"backend     {manifest.backend}, {manifest.compute_capability}, quant {manifest.quant}")
+    limits = manifest.limits
+    put(
+        f"limits      max_seq_len {limits.max_seq_len}, max_batch_size {limits.max_batch_size}, "
+        f"max_num_tokens {limits.max_num_tokens}"
+    )
+    put(f"KV cache    {limits.kv_bytes_per_token} bytes a token, blocks of {limits.tokens_per_block} tokens")
+    if quality := manifest.quality:
+        put(
+            f"quality     perplexity {quality.perplexity:.3f} against {quality.base_perplexity:.3f} of "
+            f"{quality.base}; same top choice at {quality.top1_agreement:.1%} of {quality.num_tokens} tokens"
+        )
+    put("toolchain   " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
+    put(f"built       {manifest.built_at} in {manifest.build_duration_s:.0f} s, trtb {manifest.trtb_version}")
+
+
+@app.command("verify")
+@command
+def verify(engine: EngineArgument, as_json: JsonFlag = False) -> None:
+    """Hash every file of an engine again.
+
+    Example: trtb engines verify smollm2-135m-instruct-int8_wo
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    store = EngineStore(trtb_home())
+    stored = store.resolve(engine)
+    store.verify(stored)
+    if as_json:
+        put_json({"schema_version": 1, "reference": stored.manifest.reference, "ok": True})
+    else:
+        put(f"{stored.manifest.reference}: {len(stored.manifest.files)} files, all as built")
+
+
+@app.command("promote")
+@command
+def promote(engine: EngineArgument, as_json: JsonFlag = False) -> None:
+    """Make a version the default of its name.
+
+    Example: trtb engines promote smollm2-135m-instruct-int8_wo@2
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    _tell_default(EngineStore(trtb_home()).promote(engine).manifest.reference, as_json)
+
+
+@app.command("rollback")
+@command
+def rollback(
+    name: Annotated[str, typer.Argument(help="The engine's name.")], as_json: JsonFlag = False
+) -> None:
+    """Go back to the default of before the last promotion.
+
+    Example: trtb engines rollback smollm2-135m-instruct-int8_wo
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    _tell_default(EngineStore(trtb_home()).rollback(name).manifest.reference, as_json)
+
+
+@app.command("remove")
+@command
+def remove(
+    engine: EngineArgument,
+    force: Annotated[bool, typer.Option(help="Remove the default of several versions, too.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove one version from the store.
+
+    Example: trtb engines remove smollm2-135m-instruct-int8_wo@1
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+
+    EngineStore(trtb_home()).remove(engine, force=force)
+    if as_json:
+        put_json({"schema_version": 1, "removed": engine})
+    else:
+        put(f"{engine}: removed")
+
+
+def _tell_default(reference: str, as_json: bool) -> None:
+    if as_json:
+        put_json({"schema_version": 1, "default": reference})
+    else:
+        put(f"{reference} is the default")

@@ -1,0 +1,218 @@
+"""`trtb run`, `trtb retry`, `trtb report`: the main job, its failures once more, and what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtb.tools.console import JsonFlag, command, put, put_json, say
+from trtb.tools.validate import AliasOption, EngineOption, InputArgument, MaxLineOption, StrictOption, show
+
+if TYPE_CHECKING:
+    from trtb.build.manifest import EngineManifest
+    from trtb.runner.options import RunOptions
+    from trtb.runner.report import RunReport
+
+EndpointOption = Annotated[
+    list[str] | None,
+    typer.Option("--endpoint", help="host:port of a server that is there already; repeatable."),
+]
+RunArgument = Annotated[Path, typer.Argument(help="The run's folder (OUTPUT.run), or its output file.")]
+
+
+@command
+def run(
+    input_path: InputArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Output file; default: INPUT with .out before .jsonl."),
+    ] = None,
+    engine: EngineOption = None,
+    endpoint: EndpointOption = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Most requests in flight.")] = 64,
+    request_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds from sending a request to its complete answer.")
+    ] = 600.0,
+    max_attempts: Annotated[
+        int, typer.Option(min=1, help="Times a request is sent where its error can heal.")
+    ] = 3,
+    on_invalid: Annotated[
+        str, typer.Option(help="refuse: run nothing where a line is invalid; fail: fail it, run the rest.")
+    ] = "refuse",
+    model_alias: AliasOption = None,
+    strict_params: StrictOption = False,
+    default_max_tokens: Annotated[
+        int, typer.Option(min=1, help="Bound of answers whose request names none.")
+    ] = 1024,
+    max_line_bytes: MaxLineOption = 16 << 20,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    follow: Annotated[
+        Path | None, typer.Option(help="Append results to this file as they come, in the order they end.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew; replace the output and the run that are there.")
+    ] = False,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Greedy and seeded answers do not depend on company.")
+    ] = False,
+    num_kv_blocks: Annotated[
+        int | None, typer.Option(min=2, help="KV cache of our own server, in blocks.")
+    ] = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to drain after the first Ctrl-C.")] = 30.0,
+    server_wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for a server of others to come back.")
+    ] = 60.0,
+    start_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for our own server.")] = 300.0,
+    as_json: JsonFlag = False,
+) -> int:
+    """Answer every line of a file; the same command resumes a run that was stopped.
+
+    Example: trtb run input.jsonl -o out.jsonl
+    """
+    from trtb.build.errors import ConfigError
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+    from trtb.runner.options import RunOptions
+
+    if on_invalid not in ("refuse", "fail"):
+        raise ConfigError(f"--on-invalid: {on_invalid!r}; expected refuse or fail")
+    if deterministic and endpoint:
+        raise ConfigError(
+            "--deterministic: the precision is the server's own, and --endpoint names one that is running",
+            "start it with: trtb serve --deterministic",
+        )
+    stored = EngineStore(trtb_home()).resolve(engine)
+    options = RunOptions(
+        input_path=input_path,
+        output=output or input_path.with_name(f"{input_path.stem}.out{input_path.suffix}"),
+        engine_dir=stored.path,
+        manifest=stored.manifest,
+        endpoints=tuple(endpoint or ()),
+        concurrency=concurrency,
+        request_timeout_s=request_timeout,
+        max_attempts=max_attempts,
+        server_wait_s=server_wait,
+        start_timeout_s=start_timeout,
+        grace_s=grace,
+        on_invalid="fail" if on_invalid == "fail" else "refuse",
+        model_aliases=tuple(model_alias or ()),
+        strict_params=strict_params,
+        default_max_tokens=default_max_tokens,
+        max_line_bytes=max_line_bytes,
+        limit=limit,
+        overwrite=overwrite,
+        follow=follow,
+        deterministic=deterministic,
+        num_kv_blocks=num_kv_blocks,
+    )
+    return _run(options, as_json)
+
+
+@command
+def retry(
+    run_path: RunArgument,
+    endpoint: EndpointOption = None,
+    request_timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Another timeout, in seconds.")
+    ] = None,
+    code: Annotated[list[str] | None, typer.Option(help="Only failures of this code; repeatable.")] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Run again only what failed; the output is published anew, complete.
+
+    Example: trtb retry out.jsonl.run
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.store import EngineStore
+    from trtb.runner.reopen import reopen
+
+    def find_engine(engine_id: str) -> tuple[Path, EngineManifest]:
+        stored = EngineStore(trtb_home()).resolve(engine_id)
+        return stored.path, stored.manifest
+
+    options, num_reopened = reopen(
+        output_of(run_path),
+        find_engine,
+        codes=frozenset(code) if code else None,
+        endpoints=tuple(endpoint or ()),
+        request_timeout_s=request_timeout,
+    )
+    say(f"{num_reopened} failed requests to run again")
+    return _run(options, as_json)
+
+
+@command
+def report(run_path: RunArgument, as_json: JsonFlag = False) -> int:
+    """Print a run's report: reconciliation, tokens, latency, failures.
+
+    Example: trtb report out.jsonl.run
+    """
+    from trtb.runner.report import read_report
+    from trtb.runner.run_folder import RunPaths
+
+    found = read_report(RunPaths(output_of(run_path)))
+    if as_json:
+        put(found.model_dump_json(indent=2))
+    else:
+        show_report(found)
+    return 0
+
+
+def output_of(path: Path) -> Path:
+    """Return a run's output file, from that or from its folder."""
+    return path.with_name(path.name.removesuffix(".run")) if path.name.endswith(".run") else path
+
+
+def _run(options: RunOptions, as_json: bool) -> int:
+    from trtb.runner.errors import InputRefusedError
+    from trtb.runner.run import run_batch
+    from trtb.tools.progress import shown_progress
+
+    try:
+        with shown_progress() as observer:
+            made = run_batch(options, observer)
+    except InputRefusedError as exc:
+        if as_json:
+            from trtb.runner.validate import to_json
+
+            error = {"code": exc.code, "message": exc.message, "hint": exc.hint}
+            put_json({"error": error, "validation": to_json(exc.report)})
+            return exc.exit_code
+        show(exc.report, to=say)
+        raise
+    if as_json:
+        put(made.model_dump_json(indent=2))
+    else:
+        show_report(made)
+    return 1 if made.failed else 0
+
+
+def show_report(found: RunReport) -> None:
+    """Print a report as people read it."""
+    from trtb.tools.console import duration
+
+    put(f"{found.output}: {found.state}, engine {found.engine} ({found.engine_id[:12]})")
+    put(
+        f"requests   {found.total} = {found.completed} completed + {found.failed} failed"
+        + (f" + {found.remaining} to do" if found.remaining else "")
+        + (f"; {found.resumed} were there from before" if found.resumed else "")
+    )
+    put(f"tokens     {found.prompt_tokens} in, {found.completion_tokens} out")
+    put(
+        f"speed      {found.output_tokens_per_s:.1f} output tokens/s, {found.requests_per_s:.2f} requests/s "
+        f"over {duration(found.duration_s)}, up to {found.max_in_flight} of {found.concurrency} in flight"
+    )
+    for name, times in (("latency", found.request_latency), ("ttft", found.ttft)):
+        if times.p50_ms is not None and times.p90_ms is not None and times.p99_ms is not None:
+            put(
+                f"{name:<10} p50 {times.p50_ms / 1e3:.2f} s, p90 {times.p90_ms / 1e3:.2f} s, "
+                f"p99 {times.p99_ms / 1e3:.2f} s"
+            )
+    if found.server_restarts:
+        put(f"server     started again {found.server_restarts} times")
+    for failure in found.failures:
+        put(f"failed     {failure.count} {failure.code}, such as {', '.join(map(repr, failure.samples))}")
+    for warning in found.warnings:
+        put(f"warning    {warning}")
