@@ -41,7 +41,8 @@ check: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	$(BIN)/python -P -m trtb.tools.bench --quick
+	@# not from the root, where build/ would be found twice; the engine is the demo's unless TRTB_HOME is set
+	cd $(VENV) && TRTB_HOME=$${TRTB_HOME:-$(CURDIR)/.cache/trtb} bin/python -m trtb.tools.bench --quick
 
 # setuptools ships what an earlier build left behind, deleted modules included
 dist: setup

@@ -23,6 +23,19 @@ def num_blocks_needed(num_prompt_tokens: int, max_tokens: int, tokens_per_block:
     return -(-(num_prompt_tokens + max_tokens) // tokens_per_block)
 
 
+def num_blocks_of_sequences(
+    num_prompt_tokens: int, max_tokens: int, tokens_per_block: int, num_sequences: int
+) -> int:
+    """Return the most KV blocks that several answers to one prompt take; its full blocks are shared.
+
+    >>> num_blocks_of_sequences(num_prompt_tokens=33, max_tokens=31, tokens_per_block=32, num_sequences=4)
+    5
+    """
+    shared = num_prompt_tokens // tokens_per_block
+    own = num_blocks_needed(num_prompt_tokens, max_tokens, tokens_per_block) - shared
+    return shared + own * num_sequences
+
+
 def num_blocks_in(budget_bytes: int, bytes_per_block: int) -> int:
     """Return how many whole blocks a budget holds.
 

@@ -140,6 +140,8 @@ def shown(value: Any) -> str:
         return kind_of(value)
     if isinstance(value, str) and len(value) > MAX_SHOWN_CHARS:
         value = value[:MAX_SHOWN_CHARS] + "…"
+    if isinstance(value, int) and abs(value) >= 1 << 63:  # more than orjson writes
+        return str(value)[:MAX_SHOWN_CHARS]
     return orjson.dumps(value).decode()
 
 

@@ -9,12 +9,12 @@ rows of the last group, whose requests are then sent again.
 from __future__ import annotations
 
 import contextlib
-import queue
+import operator
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -44,11 +44,18 @@ CREATE TABLE results(
 );
 CREATE TABLE superseded AS SELECT * FROM results WHERE 0;  -- failures that a retry has replaced
 """
-COLUMNS = (
-    "line, custom_id, status, code, attempts, prompt_tokens, completion_tokens, finish_reason, "
-    "latency_ns, ttft_ns, finished_ns, record"
+COLUMN_NAMES = (
+    *("line", "custom_id", "status", "code", "attempts", "prompt_tokens", "completion_tokens"),
+    *("finish_reason", "latency_ns", "ttft_ns", "finished_ns", "record"),
 )
-INSERT = f"INSERT INTO results({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COLUMNS = ", ".join(COLUMN_NAMES)
+# Every statement lets go of Python's interpreter lock and must win it back from the client's own work:
+# rows go in many to a statement, the rest of a group one by one.
+BLOCK_ROWS = 32
+_ROW = f"({', '.join('?' * len(COLUMN_NAMES))})"
+INSERT = f"INSERT INTO results({COLUMNS}) VALUES {_ROW}"
+INSERT_BLOCK = f"{INSERT}{f', {_ROW}' * (BLOCK_ROWS - 1)}"
+_values = operator.attrgetter(*COLUMN_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +174,21 @@ class LedgerWriter:
 
     `add` returns at once; a row is durable after at most the commit period and one disk sync, and `flush`
     waits for that. The first error of the thread is raised by the next call.
+
+    The thread is woken by the first row of a group, not by each: a wake-up costs more than a row.
     """
 
     def __init__(self, path: Path, *, on_commit: Callable[[list[ResultRow]], None] | None = None) -> None:
         self._connection = connect(path)
-        self._queue: queue.Queue[ResultRow | threading.Event | None] = queue.Queue(MAX_WAITING_ROWS)
         self._on_commit = on_commit
         self._error: BaseException | None = None
+        self._lock = threading.Lock()  # guards the next three
+        self._rows: list[ResultRow] = []
+        self._flushed: list[threading.Event] = []
+        self._is_closing = False
+        self._has_room = threading.Condition(self._lock)
+        self._has_work = threading.Event()
+        self._is_urgent = threading.Event()  # the group is not to grow any more
         self._thread = threading.Thread(target=self._loop, name="ledger", daemon=True)
         self._thread.start()
 
@@ -184,7 +199,15 @@ class LedgerWriter:
             LedgerError: The ledger could not be written.
         """
         self._raise_error()
-        self._queue.put(row)
+        with self._lock:
+            while len(self._rows) >= MAX_WAITING_ROWS:
+                self._has_room.wait()
+            self._rows.append(row)
+            num_rows = len(self._rows)
+        if num_rows == 1:
+            self._has_work.set()
+        elif num_rows == MAX_GROUP_ROWS:
+            self._is_urgent.set()
 
     def flush(self) -> None:
         """Return when every row added so far is on disk.
@@ -193,17 +216,25 @@ class LedgerWriter:
             LedgerError: The ledger could not be written.
         """
         done = threading.Event()
-        self._queue.put(done)
+        with self._lock:
+            self._flushed.append(done)
+        self._hurry()
         while not done.wait(0.1):
             self._raise_error()
         self._raise_error()
 
     def close(self) -> None:
         """Write what waits, fold the log into the file, and end the thread."""
-        self._queue.put(None)
+        with self._lock:
+            self._is_closing = True
+        self._hurry()
         self._thread.join()
         self._connection.close()
         self._raise_error()
+
+    def _hurry(self) -> None:
+        self._is_urgent.set()
+        self._has_work.set()
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -212,64 +243,43 @@ class LedgerWriter:
             ) from self._error
 
     def _loop(self) -> None:
-        try:
-            while self._write_group():
-                pass
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as exc:
-            self._error = exc
-            self._drain()
+        is_closing = False
+        while not is_closing:
+            rows, flushed, is_closing = self._next_group()
+            if self._error is None:  # after an error nobody waits for a thread that writes no more
+                try:
+                    self._write(rows)
+                    if is_closing:
+                        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                except (sqlite3.Error, OSError) as exc:  # OSError: of the followed file
+                    self._error = exc
+            for event in flushed:
+                event.set()
 
-    def _write_group(self) -> bool:
-        """Collect rows for one commit period, write them in one transaction; False at the end."""
-        first = self._queue.get()
-        rows: list[ResultRow] = []
-        waiting: list[threading.Event] = []
-        deadline = time.monotonic() + COMMIT_PERIOD_S
-        item: ResultRow | threading.Event | None = first
-        while True:
-            if isinstance(item, ResultRow):
-                rows.append(item)
-            elif item is not None:
-                waiting.append(item)
-            if item is None or waiting or len(rows) >= MAX_GROUP_ROWS:
-                break
-            try:
-                item = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
-        if rows:
-            self._commit(rows)
-        for event in waiting:
-            event.set()
-        return item is not None
+    def _next_group(self) -> tuple[list[ResultRow], list[threading.Event], bool]:
+        """Wait for a first row, then for one commit period, and take what is there."""
+        self._has_work.wait()
+        self._is_urgent.wait(COMMIT_PERIOD_S)
+        with self._lock:
+            self._has_work.clear()
+            self._is_urgent.clear()
+            rows, self._rows = self._rows, []
+            flushed, self._flushed = self._flushed, []
+            self._has_room.notify_all()
+            return rows, flushed, self._is_closing
+
+    def _write(self, rows: list[ResultRow]) -> None:
+        for start in range(0, len(rows), MAX_GROUP_ROWS):
+            self._commit(rows[start : start + MAX_GROUP_ROWS])
 
     def _commit(self, rows: list[ResultRow]) -> None:
-        values = [
-            (
-                row.line,
-                row.custom_id,
-                row.status,
-                row.code,
-                row.attempts,
-                row.prompt_tokens,
-                row.completion_tokens,
-                row.finish_reason,
-                row.latency_ns,
-                row.ttft_ns,
-                row.finished_ns,
-                row.record,
-            )
-            for row in rows
-        ]
-        self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(INSERT, values)
-        self._connection.execute("COMMIT")
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        num_in_blocks = len(rows) - len(rows) % BLOCK_ROWS
+        for start in range(0, num_in_blocks, BLOCK_ROWS):
+            block = rows[start : start + BLOCK_ROWS]
+            execute(INSERT_BLOCK, tuple(chain.from_iterable(map(_values, block))))
+        self._connection.executemany(INSERT, map(_values, rows[num_in_blocks:]))
+        execute("COMMIT")
         if self._on_commit:
             self._on_commit(rows)
-
-    def _drain(self) -> None:
-        """After an error: let nobody wait for a thread that writes no more."""
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, threading.Event):
-                item.set()

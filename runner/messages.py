@@ -1,4 +1,4 @@
-"""Check the messages of a request and bring them to one shape: role and text, nothing else.
+"""Check the messages of a request and bring them to one shape: role, text, and tool calls where there are any.
 
 `developer` is read as `system`. Text parts are joined without a separator. Only an assistant's content may
 be null. Images, audio, files and tool traffic are refused by name, and no address in them is ever opened.
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from trtb.runner.findings import Faults, invalid, kind_of, shown, shown_key, unsupported, warning
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TOOL_ROLES = ("tool", "function")
 _EXPECTED_ROLES = "system, developer, user or assistant"
-_NO_TOOLS = "this engine calls no tools"
+_NO_TOOLS = "the engine's chat template has no tools"
 _TEXT_ONLY = "this engine takes text only"
 # of an assistant's message in an answer of the hosted API; null and [] say nothing
 _TOOL_KEYS = ("tool_calls", "function_call")
 _MEDIA_KEYS = ("audio", "refusal")
 
 
-def check(messages: Any, faults: Faults) -> list[dict[str, Any]]:
+def check(messages: Any, faults: Faults, *, can_call_tools: bool = False) -> list[dict[str, Any]]:
     """Return the normalised messages; they are good for nothing where an error was added to `faults`."""
     path = "body.messages"
     checked: list[dict[str, Any]] = []
@@ -33,32 +35,78 @@ def check(messages: Any, faults: Faults) -> list[dict[str, Any]]:
         for i, message in enumerate(messages):
             if faults.is_full:
                 break
-            checked.append(_message(f"{path}[{i}]", message, faults))
+            checked.append(_message(f"{path}[{i}]", message, faults, can_call_tools))
     return checked
 
 
-def _message(path: str, message: Any, faults: Faults) -> dict[str, Any]:
+def _message(path: str, message: Any, faults: Faults, can_call_tools: bool) -> dict[str, Any]:
     if not isinstance(message, dict):
         faults.add(invalid(path, kind_of(message), "an object with role and content"))
         return {}
     role = message.get("role")
+    if role == "tool" and can_call_tools:
+        return _tool_result(path, message, faults)
     if role in _TOOL_ROLES:
         faults.add(unsupported(f"{path}.role", shown(role), _EXPECTED_ROLES, _NO_TOOLS))
         return {}
     if not isinstance(role, str) or role not in _ROLES:
         faults.add(invalid(f"{path}.role", shown(role), _EXPECTED_ROLES))
         return {}
+    calls = message.get("tool_calls") if role == "assistant" and can_call_tools else None
     if len(message) > 2:
-        _check_other_keys(path, message, faults)
+        _check_other_keys(path, message, faults, known=("tool_calls",) if calls else ())
     content = message.get("content")
     if not isinstance(content, str):
         content = _content(path + ".content", role, content, faults)
-    return {"role": _ROLES[role], "content": content}
+    checked: dict[str, Any] = {"role": _ROLES[role], "content": content}
+    if calls:
+        checked["tool_calls"] = _tool_calls(f"{path}.tool_calls", calls, faults)
+    return checked
 
 
-def _check_other_keys(path: str, message: dict[str, Any], faults: Faults) -> None:
+def _tool_result(path: str, message: dict[str, Any], faults: Faults) -> dict[str, Any]:
+    call_id = message.get("tool_call_id")
+    if not isinstance(call_id, str):
+        faults.add(invalid(f"{path}.tool_call_id", kind_of(call_id), "the id of the call, a string"))
+    _check_other_keys(path, message, faults, known=("tool_call_id", "name"))
+    content = message.get("content")
+    if not isinstance(content, str):
+        content = _content(path + ".content", "tool", content, faults)
+    return {key: message[key] for key in ("role", "tool_call_id", "name") if key in message} | {
+        "content": content
+    }
+
+
+def _tool_calls(path: str, calls: Any, faults: Faults) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        faults.add(invalid(path, kind_of(calls), "a list of calls"))
+        return []
+    checked = []
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str):
+            faults.add(invalid(f"{path}[{i}]", kind_of(call), "an object with function.name and arguments"))
+            continue
+        try:
+            arguments = orjson.loads(function.get("arguments") or "{}")
+        except (orjson.JSONDecodeError, TypeError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            where = f"{path}[{i}].function.arguments"
+            faults.add(invalid(where, kind_of(function.get("arguments")), "a JSON object in a string"))
+            continue
+        checked.append(
+            {"id": call.get("id"), "type": "function", "function": {"name": name, "arguments": arguments}}
+        )
+    return checked
+
+
+def _check_other_keys(
+    path: str, message: dict[str, Any], faults: Faults, known: tuple[str, ...] = ()
+) -> None:
     for key, value in message.items():
-        if key in ("role", "content") or value is None or (key in _TOOL_KEYS and value == []):
+        if key in ("role", "content", *known) or value is None or (key in _TOOL_KEYS and value == []):
             continue
         where = f"{path}.{shown_key(key)}"
         if key in _TOOL_KEYS:
@@ -67,7 +115,7 @@ def _check_other_keys(path: str, message: dict[str, Any], faults: Faults) -> Non
             faults.add(unsupported(where, kind_of(value), "none", _TEXT_ONLY))
         else:
             name = f"body.messages[].{shown_key(key)}"
-            faults.add(warning(where, f"{name}: ignored; the model sees role and content only"))
+            faults.add(warning(where, f"{name}: ignored; the model does not see it"))
 
 
 def _content(path: str, role: str, content: Any, faults: Faults) -> str | None:

@@ -10,6 +10,8 @@ from typing import Literal
 
 from trtb.build.manifest import EngineManifest
 from trtb.runner.reader import DEFAULT_MAX_LINE_BYTES
+from trtb.runner.request import Capabilities
+from trtb.runner.tool_calls import style_of_template
 
 DEFAULT_CONCURRENCY = 64
 DEFAULT_MAX_TOKENS = 1024
@@ -46,6 +48,10 @@ class RunOptions:
         """Return every name that a line's body.model may have; None accepts any."""
         return accepted_models(self.manifest, self.model_aliases)
 
+    def capabilities(self) -> Capabilities:
+        """Return what the engine can do beyond sampling text."""
+        return capabilities_of(self.engine_dir)
+
     def settings(self) -> dict[str, str | int | float | bool | None]:
         """Return what decides the answers, beside the input and the engine."""
         return {
@@ -78,6 +84,15 @@ def accepted_models(manifest: EngineManifest, aliases: tuple[str, ...]) -> froze
     if "*" in aliases:
         return None
     return frozenset({manifest.name, manifest.reference, manifest.checkpoint.name, *aliases})
+
+
+def capabilities_of(engine_dir: Path) -> Capabilities:
+    """Read an engine's capabilities from its folder."""
+    try:
+        template = (engine_dir / "tokenizer" / "chat_template.jinja").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        template = ""
+    return Capabilities(tool_style=style_of_template(template))
 
 
 @dataclass(slots=True)

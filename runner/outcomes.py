@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from trtb.build.manifest import EngineManifest
+from trtb.runner.answer import Answer
 from trtb.runner.errors import RequestError
 from trtb.runner.ledger import ResultRow
 from trtb.runner.records import completed_record, failed_record
 from trtb.runner.run_folder import RunRecord
 from trtb.runner.source import Item, Refused
-from trtb.runner.workers import Answer
 
 
 class RowMaker:
@@ -24,7 +24,7 @@ class RowMaker:
 
     def completed(self, item: Item, answer: Answer) -> ResultRow:
         """Return the row of an answer."""
-        num_prompt_tokens = len(item.input_ids)
+        num_prompt_tokens = item.num_prompt_tokens
         return ResultRow(
             line=item.line,
             custom_id=item.custom_id,
@@ -44,8 +44,8 @@ class RowMaker:
                 model=self._model,
                 fingerprint=self._fingerprint,
                 created_s=self._created_s,
-                text=answer.text,
-                finish_reason=answer.finish_reason,
+                is_chat=item.is_chat,
+                choices=answer.choices,
                 prompt_tokens=num_prompt_tokens,
                 completion_tokens=answer.num_tokens,
             ),

@@ -1,145 +1,32 @@
-"""Every request parameter we know, and what happens to it: the one table that code and README read.
+"""Check the parameters of a request body, and turn those that are honoured into sampling parameters.
 
-Four answers, never silence: *honoured*; *neutral*, accepted only at a value that changes nothing; *ignored*
-with a warning, because no answer depends on it; *refused*, because ignoring it would change the answer.
-null means that the parameter is not given. Types are strict: "8" is not 8, 2.5 and true are no integers.
+null means that a parameter is not given. Types are strict: "8" is not 8, 2.5 and true are no integers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from trtb.runner import guide_parameters
 from trtb.runner.findings import (
     INVALID_REQUEST,
     Fault,
     Faults,
     invalid,
-    kind_of,
     shown,
     shown_key,
     unsupported,
     warning,
 )
-from trtb.runner.request import SamplingParams
+from trtb.runner.guides import Guide
+from trtb.runner.parameter_table import BY_NAME, INT32_MAX, INT64_MAX, Endpoint, Parameter
+from trtb.runner.request import Capabilities, SamplingParams
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
-
-Status = Literal["honoured", "neutral", "ignored", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One key of `body`: what values it takes here, and what becomes of them."""
-
-    name: str
-    status: Status
-    accepts: str  # completes "expected …"
-    note: str = ""
-    neutral: tuple[Any, ...] = ()
-    kinds: tuple[type, ...] = ()  # JSON types of a well-formed value, where a wrong one is worth its own word
-
-
-def _neutral(name: str, value: Any, *kinds: type, accepts: str = "", note: str = "") -> Parameter:
-    return Parameter(name, "neutral", accepts or shown(value), note, (value,), kinds)
-
-
-def _ignored(name: str, note: str) -> Parameter:
-    return Parameter(name, "ignored", "anything", note)
-
-
-def _refused(name: str, note: str = "") -> Parameter:
-    return Parameter(name, "refused", "nothing: leave it out", note)
-
-
-_NUMBER = (int, float)
-_TOOLS = "this engine calls no tools"
-_TOKENS = "tokens are not returned, only text"
-_GUIDED = "answers are not constrained to a grammar"
-_CHAT = "the checkpoint's own chat template is used as it is"
-_OPENAI = "a setting of the hosted API"
-
-TABLE: Final[tuple[Parameter, ...]] = (
-    Parameter("model", "honoured", "the engine's name or one of its aliases"),
-    Parameter("messages", "honoured", "a list of messages, at least one", "text only"),
-    Parameter("max_tokens", "honoured", "an integer of at least 1", "max_completion_tokens wins over it"),
-    Parameter("max_completion_tokens", "honoured", "an integer of at least 1"),
-    Parameter("min_tokens", "honoured", "an integer from 0 to max_tokens", "default 0"),
-    Parameter("temperature", "honoured", "a number from 0 to 2", "default 1; 0 is greedy"),
-    Parameter("top_p", "honoured", "a number over 0 and at most 1", "default 1"),
-    Parameter("top_k", "honoured", "an integer of at least -1", "0 and -1 turn it off; default off"),
-    Parameter("seed", "honoured", "an integer of 64 bits"),
-    Parameter("stop", "honoured", "a string or a list of at most 16, none empty", "not part of the answer"),
-    Parameter("presence_penalty", "honoured", "a number from -2 to 2", "default 0"),
-    Parameter("frequency_penalty", "honoured", "a number from -2 to 2", "default 0"),
-    Parameter("repetition_penalty", "honoured", "a number over 0", "default 1"),
-    _neutral("n", 1, int, note="one answer a request; write the request n times, each with its custom_id"),
-    _neutral("best_of", 1, int),
-    _neutral("stream", False, bool, note="every line gets one whole answer"),
-    _neutral("logprobs", False, bool, note=_TOKENS),
-    _neutral("top_logprobs", 0, int, note=_TOKENS),
-    _neutral("prompt_logprobs", 0, int, bool, note=_TOKENS),
-    _neutral("logit_bias", {}, dict, accepts="{}", note="the engine takes no bias for each token"),
-    _neutral("tools", [], list, accepts="[]", note=_TOOLS),
-    _neutral("functions", [], list, accepts="[]", note=_TOOLS),
-    _neutral("tool_choice", "none", str, dict, note=_TOOLS),
-    _neutral("function_call", "none", str, dict, note=_TOOLS),
-    _neutral("response_format", {"type": "text"}, dict, accepts='{"type": "text"}', note=_GUIDED),
-    _neutral("modalities", ["text"], list, accepts='["text"]', note="this engine writes text only"),
-    _neutral("verbosity", "medium", str),
-    _neutral("reasoning_effort", "none", str, note="the engine has no such setting"),
-    _neutral("min_p", 0, *_NUMBER),
-    _neutral("length_penalty", 1, *_NUMBER),
-    _neutral("use_beam_search", False, bool),
-    _neutral("echo", False, bool, note="the prompt is not repeated"),
-    _neutral("ignore_eos", False, bool),
-    _neutral("skip_special_tokens", True, bool),
-    _neutral("spaces_between_special_tokens", True, bool),
-    _neutral("include_stop_str_in_output", False, bool),
-    _neutral("return_tokens_as_token_ids", False, bool, note=_TOKENS),
-    _neutral("return_token_ids", False, bool, note=_TOKENS),
-    _neutral("stop_token_ids", [], list, accepts="[]", note="use stop, which takes strings"),
-    _neutral("bad_words", [], list, accepts="[]"),
-    _neutral("add_generation_prompt", True, bool, note=_CHAT),
-    _neutral("continue_final_message", False, bool, note=_CHAT),
-    _neutral("add_special_tokens", False, bool, note=_CHAT),
-    _refused("chat_template", _CHAT),
-    _refused("chat_template_kwargs", _CHAT),
-    _refused("documents", _CHAT),
-    _refused("truncate_prompt_tokens", "a prompt is never cut"),
-    _refused("allowed_token_ids"),
-    _refused("audio", "this engine writes text only"),
-    _refused("prediction"),
-    _refused("web_search_options", "nothing is fetched during a run"),
-    _refused("mm_processor_kwargs", "this engine takes text only"),
-    _refused("logits_processors", "no code of a request is run"),
-    _refused("guided_json", _GUIDED),
-    _refused("guided_regex", _GUIDED),
-    _refused("guided_choice", _GUIDED),
-    _refused("guided_grammar", _GUIDED),
-    _refused("structural_tag", _GUIDED),
-    _refused("structured_outputs", _GUIDED),
-    _ignored("user", "names the end user to a hosted API"),
-    _ignored("metadata", "kept with the answer by a hosted API; use custom_id"),
-    _ignored("store", _OPENAI),
-    _ignored("service_tier", _OPENAI),
-    _ignored("safety_identifier", _OPENAI),
-    _ignored("prompt_cache_key", "shared prefixes are found without it"),
-    _ignored("prompt_cache_retention", "shared prefixes are found without it"),
-    _ignored("stream_options", "usage is always reported"),
-    _ignored("parallel_tool_calls", _TOOLS),
-    _ignored("guided_decoding_backend", _GUIDED),
-    _ignored("guided_whitespace_pattern", _GUIDED),
-    _ignored("priority", "the order of a run is chosen with --order"),
-    _ignored("request_id", "request ids are the runner's own"),
-    _ignored("cache_salt", "a run shares its cache with nobody else"),
-)
-BY_NAME: Final = {parameter.name: parameter for parameter in TABLE}
+MAX_SEQUENCES = 16
+DEFAULT_CAPABILITIES: Final = Capabilities()
 
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _TokenLimit = Annotated[int, Field(ge=1, le=INT64_MAX)]
@@ -160,6 +47,7 @@ class _Honoured(TypedDict, total=False):
     presence_penalty: _Penalty | None
     frequency_penalty: _Penalty | None
     repetition_penalty: Annotated[float, Field(gt=0)] | None
+    n: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] | None
 
 
 HONOURED: Final = tuple(_Honoured.__annotations__)
@@ -168,7 +56,14 @@ HONOURED: Final = tuple(_Honoured.__annotations__)
 _validate = TypeAdapter(_Honoured).validator.validate_python
 
 
-def check(body: dict[str, Any], faults: Faults, *, strict_params: bool) -> SamplingParams | None:
+def check(
+    body: dict[str, Any],
+    faults: Faults,
+    *,
+    strict_params: bool,
+    endpoint: Endpoint = "chat",
+    capabilities: Capabilities = DEFAULT_CAPABILITIES,
+) -> SamplingParams | None:
     """Return the sampling parameters of a request body, or None where its faults forbid it."""
     num_errors = faults.num_errors
     values: dict[str, Any] = {}
@@ -178,24 +73,28 @@ def check(body: dict[str, Any], faults: Faults, *, strict_params: bool) -> Sampl
         names = dict.fromkeys(str(error["loc"][0]) for error in exc.errors(include_url=False))
         for name in names:
             faults.add(invalid(f"body.{name}", shown(body[name]), BY_NAME[name].accepts))
+    if endpoint == "completions":
+        values.pop("max_completion_tokens", None)
     _check_together(values, faults)
+    log_probs = _check_logprobs(body, endpoint, faults)
+    guide = guide_parameters.check(body, faults, can_guide=capabilities.guided)
     for name, value in body.items():
         parameter = BY_NAME.get(name)
+        if parameter and parameter.only not in (None, endpoint):
+            parameter = None
         if value is None or (parameter and parameter.status == "honoured"):
             continue
-        fault = _unhonoured(parameter, body, value) if parameter else _unknown(name, strict_params)
+        fault = _unhonoured(parameter, body, value) if parameter else _unknown(name, endpoint, strict_params)
         if fault:
             faults.add(fault)
-    return to_sampling(values) if faults.num_errors == num_errors else None
+    if faults.num_errors > num_errors:
+        return None
+    return to_sampling(values, log_probs=log_probs, guide=guide)
 
 
-def as_rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, status, accepted values and note of each parameter: the table of the README."""
-    for parameter in TABLE:
-        yield parameter.name, parameter.status, parameter.accepts, parameter.note
-
-
-def to_sampling(values: dict[str, Any]) -> SamplingParams:
+def to_sampling(
+    values: dict[str, Any], *, log_probs: bool = False, guide: Guide | None = None
+) -> SamplingParams:
     """Return the sampling parameters of checked values, none of them None."""
     values = dict(values)
     limit = values.pop("max_completion_tokens", None)
@@ -206,7 +105,7 @@ def to_sampling(values: dict[str, Any]) -> SamplingParams:
     if "stop" in values:
         stop = values["stop"]
         values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    return SamplingParams(**values)
+    return SamplingParams(**values, log_probs=log_probs, guide=guide)
 
 
 def _check_together(values: dict[str, Any], faults: Faults) -> None:
@@ -219,12 +118,31 @@ def _check_together(values: dict[str, Any], faults: Faults) -> None:
         faults.add(invalid("body.min_tokens", shown(values["min_tokens"]), f"at most max_tokens, {limit}"))
 
 
+def _check_logprobs(body: dict[str, Any], endpoint: Endpoint, faults: Faults) -> bool:
+    """Return whether log probabilities are wanted; a boolean in chats, a number of alternatives elsewhere."""
+    value = body.get("logprobs")
+    if value is None:
+        return False
+    path = "body.logprobs"
+    if endpoint == "chat":
+        if not isinstance(value, bool):
+            faults.add(invalid(path, shown(value), "a boolean"))
+        return value is True
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        faults.add(invalid(path, shown(value), "an integer of at least 0"))
+    elif value > 0:
+        faults.add(unsupported(path, shown(value), "0", BY_NAME["top_logprobs"].note))
+    return True
+
+
 def _unhonoured(parameter: Parameter, body: dict[str, Any], value: Any) -> Fault | None:
     path = f"body.{parameter.name}"
     if parameter.status == "ignored":
         return warning(path, f"{path}: ignored; {parameter.note}")
     if any(_is_same(value, neutral) for neutral in parameter.neutral):
         return None
+    if parameter.name == "add_generation_prompt" and value is False and body.get("continue_final_message"):
+        return None  # the two belong together
     if parameter.kinds and type(value) not in parameter.kinds:
         return invalid(path, shown(value), parameter.accepts)
     fault = _malformed(parameter.name, body, value)
@@ -236,29 +154,17 @@ def _malformed(name: str, body: dict[str, Any], value: Any) -> Fault | None:
     path = f"body.{name}"
     if name == "stream":
         return Fault(path, INVALID_REQUEST, f"{path}: true; stream must be false in a batch file")
-    if name in {"n", "best_of"} and value < 1:
+    if name == "best_of" and value < 1:
         return invalid(path, shown(value), "an integer of at least 1")
     if name == "top_logprobs" and body.get("logprobs") is not True:
         return invalid(path, f"{shown(value)} without logprobs", "logprobs: true beside it")
-    if name == "response_format":
-        return _malformed_format(path, value)
     return None
 
 
-def _malformed_format(path: str, value: dict[str, Any]) -> Fault | None:
-    kind = value.get("type")
-    if kind not in ("text", "json_object", "json_schema"):
-        return invalid(f"{path}.type", shown(kind), "text, json_object or json_schema")
-    schema = value.get("json_schema")
-    if kind == "json_schema" and not isinstance(schema, dict):
-        return invalid(f"{path}.json_schema", kind_of(schema), "an object with name and schema")
-    return None
-
-
-def _unknown(name: str, strict_params: bool) -> Fault:
+def _unknown(name: str, endpoint: Endpoint, strict_params: bool) -> Fault:
     path = f"body.{shown_key(name)}"
     if strict_params:
-        return unsupported(path, "unknown parameter", "one of chat completions", "check its spelling")
+        return unsupported(path, "unknown parameter", f"one of {endpoint}'s", "check its spelling")
     return warning(path, f"{path}: unknown, ignored", "check its spelling; --strict-params refuses it")
 
 

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trtb.runner import parameters
+from trtb.runner.parameter_table import INT32_MAX, INT64_MAX
 from trtb.runner.request import ChatRequest
 
-_TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=parameters.INT64_MAX)]
+_TokenLimit = Annotated[int, msgspec.Meta(ge=1, le=INT64_MAX)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _StopText = Annotated[str, msgspec.Meta(min_length=1)]
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -38,8 +39,8 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     max_completion_tokens: _TokenLimit | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1, le=parameters.INT32_MAX)] | None = None
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=parameters.INT64_MAX)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=INT32_MAX)] | None = None
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=INT64_MAX)] | None = None
     stop: _StopText | Annotated[list[_StopText], msgspec.Meta(max_length=16)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None

@@ -6,22 +6,23 @@ tokenizer.json. transformers takes a second to import, so the run imports this w
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it remarks on the absence of torch
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import jinja2
-from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedTokenizerFast
 
 from trtb.build.errors import EngineCorruptError
+from trtb.runner import detokenize, tool_calls
+from trtb.runner.detokenize import StopMatcher
 from trtb.runner.errors import ContextLengthError, InvalidRequestError
+from trtb.runner.request import ChatRequest
+from trtb.runner.tool_calls import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,11 @@ class PromptRenderer:
     Args:
         folder: The engine's `tokenizer/` folder.
         limits: The engine's limits.
+        vocab_size: The engine's; ids at or above it do not exist.
         stop_ids: The ids that end an answer; they are no part of its text.
     """
 
-    def __init__(self, folder: Path, limits: LengthLimits, stop_ids: frozenset[int]) -> None:
+    def __init__(self, folder: Path, limits: LengthLimits, vocab_size: int, stop_ids: frozenset[int]) -> None:
         try:
             self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except (OSError, ValueError) as exc:
@@ -50,7 +52,9 @@ class PromptRenderer:
             ) from exc
         self._backend = self._tokenizer.backend_tokenizer
         self._limits = limits
+        self._vocab_size = vocab_size
         self._stop_ids = stop_ids
+        self._tool_style = tool_calls.style_of_template(str(self._tokenizer.chat_template or ""))
         self._longest_token = max(len(token) for token in self._tokenizer.get_vocab())
 
     @property
@@ -58,19 +62,46 @@ class PromptRenderer:
         """Return what fits the engine."""
         return self._limits
 
-    def render(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Return the prompt's ids, ending where the assistant is to speak.
+    def render_chat(self, request: ChatRequest) -> list[int]:
+        """Return a chat's prompt ids, ending where the assistant is to speak, or to go on.
 
         Raises:
             InvalidRequestError: The chat template refuses the messages.
             ContextLengthError: The text alone is longer than the engine's limit.
         """
         try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except jinja2.TemplateError as exc:
+            text = self._tokenizer.apply_chat_template(
+                request.messages,
+                tools=request.tools or None,
+                tokenize=False,
+                add_generation_prompt=not request.continue_final_message,
+                continue_final_message=request.continue_final_message,
+                **request.template_kwargs,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as exc:
+            # a template is the checkpoint's own program: what it raises is its verdict on the messages
             raise InvalidRequestError(
                 f"body.messages: the model's chat template refuses them: {exc}"
             ) from exc
+        # the template has written the special tokens that the model wants; more would double them
+        return self._encode(text, add_special_tokens=False)
+
+    def render_prompt(self, prompt: str | list[int]) -> list[int]:
+        """Return a completion prompt's ids; text gets the special tokens that the tokenizer adds by itself.
+
+        Raises:
+            InvalidRequestError: An id is not in the vocabulary, or the text has no token.
+            ContextLengthError: The text alone is longer than the engine's limit.
+        """
+        if isinstance(prompt, str):
+            return self._encode(prompt, add_special_tokens=True)
+        if max(prompt) >= self._vocab_size:
+            raise InvalidRequestError(
+                f"body.prompt: token id {max(prompt)}; expected ids below {self._vocab_size}"
+            )
+        return prompt
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         # no token is longer than the vocabulary's longest: a hopeless text is not worth tokenising
         if len(text) > self._longest_token * self._limits.max_seq_len:
             at_least = len(text) // self._longest_token
@@ -78,8 +109,8 @@ class PromptRenderer:
                 f"the prompt has more than {at_least} tokens; the engine takes {self._limits.max_seq_len} "
                 "for prompt and answer together"
             )
-        # the template has written the special tokens that the model wants; more would double them
-        return self._backend.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
 
     def answer_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """Return how many tokens an answer may have.
@@ -107,31 +138,27 @@ class PromptRenderer:
             end -= 1
         return ids[:end]
 
+    def stop_word_ids(self, stop: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return stop strings as ids, so that the engine may stop by itself.
+
+        Tokenised alone, they miss what falls across token borders: the text is matched all the same.
+        """
+        words = (self._backend.encode(word, add_special_tokens=False).ids for word in stop)
+        return tuple(tuple(ids) for ids in words if ids)
+
+    def token_text(self, token: int) -> tuple[str, bytes]:
+        """Return a token's text and bytes; a part of a character is U+FFFD as text, exact as bytes."""
+        data = detokenize.token_bytes(self._backend, token)
+        return data.decode(errors="replace"), data
+
+    def parse_tool_calls(
+        self, text: str, tool_names: frozenset[str]
+    ) -> tuple[str | None, tuple[ToolCall, ...]]:
+        """Return an answer's content and its tool calls, in the form of the model's chat template."""
+        if self._tool_style is None:
+            return text, ()
+        return tool_calls.parse(text, self._tool_style, tool_names)
+
     def stop_matcher(self, stop: tuple[str, ...]) -> StopMatcher:
         """Return a matcher of an answer's stop strings."""
-        return StopMatcher(self._backend, stop)
-
-
-class StopMatcher:
-    """Decodes an answer as it comes and finds the first stop string, wherever token borders fall."""
-
-    def __init__(self, backend: Any, stop: tuple[str, ...]) -> None:
-        self._backend = backend
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._stop = stop
-        self._longest = max(len(word) for word in stop)
-        self._text = ""
-
-    def push(self, ids: list[int]) -> str | None:
-        """Take new ids; return the text before the first stop string once one is there, else None."""
-        searched = max(0, len(self._text) - self._longest + 1)
-        for token in ids:
-            self._text += self._stream.step(self._backend, token) or ""
-        found = [at for word in self._stop if (at := self._text.find(word, searched)) >= 0]
-        return self._text[: min(found)] if found else None
-
-
-def read_token_ids(folder: Path) -> tuple[int, ...]:
-    """Return every end-of-answer id of a tokenizer folder's generation_config.json."""
-    value = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
-    return tuple(value) if isinstance(value, list) else (value,)
+        return StopMatcher(detokenize.Detokenizer(self._backend), stop)

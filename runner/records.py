@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import orjson
 
+from trtb.runner.answer import Choice
 from trtb.runner.errors import RequestError
 
 
@@ -22,27 +24,21 @@ def completed_record(
     model: str,
     fingerprint: str,
     created_s: int,
-    text: str,
-    finish_reason: str,
+    is_chat: bool,
+    choices: list[Choice],
     prompt_tokens: int,
     completion_tokens: int,
 ) -> bytes:
     """Return an answer's output line, without its newline."""
     identity = request_id(run_id, line)
+    make = _chat_choice if is_chat else _text_choice
     body = {
-        "id": f"chatcmpl-{identity}",
-        "object": "chat.completion",
+        "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{identity}",
+        "object": "chat.completion" if is_chat else "text_completion",
         "created": created_s,
         "model": model,
         "system_fingerprint": fingerprint,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": finish_reason,
-            }
-        ],
+        "choices": [make(identity, index, choice) for index, choice in enumerate(choices)],
         "usage": {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -51,6 +47,40 @@ def completed_record(
     }
     response = {"status_code": 200, "request_id": identity, "body": body}
     return _dump(identity, custom_id, response, None)
+
+
+def _chat_choice(identity: str, index: int, choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{identity}-{index}-{i}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for i, call in enumerate(choice.tool_calls)
+        ]
+    log_probs = None
+    if choice.log_probs is not None:
+        content = [
+            {"token": token.text, "logprob": token.log_prob, "bytes": list(token.data), "top_logprobs": []}
+            for token in choice.log_probs
+        ]
+        log_probs = {"content": content, "refusal": None}
+    return {"index": index, "message": message, "logprobs": log_probs, "finish_reason": choice.finish_reason}
+
+
+def _text_choice(_identity: str, index: int, choice: Choice) -> dict[str, Any]:
+    log_probs = None
+    if choice.log_probs is not None:
+        ends = [0, *itertools.accumulate(len(token.text) for token in choice.log_probs)]
+        log_probs = {
+            "tokens": [token.text for token in choice.log_probs],
+            "token_logprobs": [token.log_prob for token in choice.log_probs],
+            "top_logprobs": None,
+            "text_offset": ends[:-1],
+        }
+    return {"index": index, "text": choice.text, "logprobs": log_probs, "finish_reason": choice.finish_reason}
 
 
 def failed_record(

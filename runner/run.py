@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from trtb.runner import follow, ledger, publish, report, run_folder
+from trtb.build import files
+from trtb.runner import follow, job_file, ledger, publish, report, run_folder
 from trtb.runner.errors import InputRefusedError, RunInterruptedError
 from trtb.runner.line_set import LineSet
 from trtb.runner.metrics import RunTotals
@@ -78,6 +79,7 @@ class _Run:
             options.input_path,
             model_names=options.model_names,
             strict_params=options.strict_params,
+            capabilities=options.capabilities(),
             max_line_bytes=options.max_line_bytes,
         )
         if checked.is_refused or (checked.has_errors and options.on_invalid == "refuse"):
@@ -154,6 +156,7 @@ class _Run:
             options.input_path, self._paths, options.max_line_bytes, options.limit, record.total
         )
         totals = publish.publish(plan)
+        files.write_atomic(self._paths.folder / job_file.FILE_NAME, job_file.to_yaml(record))
         made = self._report(record, totals, figures, "finished")
         record.state = "finished"
         log.info("finished: %d completed, %d failed", totals.completed, totals.failed)

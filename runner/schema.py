@@ -4,7 +4,8 @@ Nearly all lines are plain and take the quick way (`plain`). The others are pars
 checked by pydantic (`parameters`), their messages by hand (`messages`), to list every fault in words.
 
 Rules: custom_id is a string, not only white space, compared byte for byte, never trimmed. method is exactly
-"POST". url is /v1/chat/completions; without /v1, or with a slash at the end, it is taken with a warning.
+"POST". url is /v1/chat/completions or /v1/completions; without /v1, or with a slash at the end, it is taken
+with a warning.
 Unknown keys are named in a warning. Of a key given twice the last counts, as in every JSON parser here.
 """
 
@@ -15,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from trtb.runner import chat_options, completion_prompt, parameters
 from trtb.runner import messages as message_rules
-from trtb.runner import parameters
 from trtb.runner.findings import (
     INVALID_ENCODING,
     INVALID_JSON_LINE,
@@ -32,12 +33,13 @@ from trtb.runner.findings import (
     shown_key,
     warning,
 )
+from trtb.runner.parameter_table import Endpoint
 from trtb.runner.plain import read_plain, to_request
 from trtb.runner.reader import BOM
-from trtb.runner.request import ChatRequest, SamplingParams
+from trtb.runner.request import Capabilities, ChatRequest, CompletionRequest, Request, SamplingParams
 
-ENDPOINT = "/v1/chat/completions"
-ENDPOINT_ALIASES = frozenset({"/chat/completions", "/v1/chat/completions/", "/chat/completions/"})
+ENDPOINTS: dict[str, Endpoint] = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}
+ENDPOINT_ALIASES = {spelling: url for url in ENDPOINTS for spelling in (url + "/", url[3:], url[3:] + "/")}
 MAX_DEPTH = 200  # what JSON libraries agree to read and to write back
 
 _UNDECODABLE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x1f\x8b": "gzip", b"(\xb5": "zstd"}
@@ -47,7 +49,7 @@ _UNDECODABLE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x1f\x8b": "gzip
 class Valid:
     """A line that can run."""
 
-    request: ChatRequest
+    request: Request
     warnings: tuple[Finding, ...]
 
 
@@ -69,11 +71,18 @@ class LineParser:
     Args:
         model_names: The names that `body.model` may have; None takes any.
         strict_params: Whether an unknown parameter is an error instead of a warning.
+        capabilities: What the engine can do beyond sampling text.
     """
 
-    def __init__(self, model_names: frozenset[str] | None, strict_params: bool) -> None:
+    def __init__(
+        self,
+        model_names: frozenset[str] | None,
+        strict_params: bool,
+        capabilities: Capabilities = parameters.DEFAULT_CAPABILITIES,
+    ) -> None:
         self._model_names = model_names
         self._strict_params = strict_params
+        self._capabilities = capabilities
 
     def parse(self, number: int, data: bytes) -> ParsedLine:
         """Return the request on a line, or every fault of it; never raises for what the line holds."""
@@ -98,35 +107,71 @@ class LineParser:
             given = line.get("custom_id")
             found = "missing" if given is None else shown(given)
             faults.add(invalid("custom_id", found, "a string that is not blank"))
-        sampling = self._check_all_but_messages(line, faults)
-        messages: list[dict[str, Any]] = []
-        if isinstance(line.get("body"), dict) and _is_chat(line.get("url")):
-            messages = message_rules.check(line["body"].get("messages"), faults)
+        request = self._check_request(number, custom_id or "", line, faults)
         findings = tuple(fault.on(number, custom_id) for fault in faults.items)
-        if faults.num_errors or custom_id is None or sampling is None:
+        if faults.num_errors or custom_id is None or request is None:
             return Invalid(number, custom_id, findings)
-        return Valid(ChatRequest(number, custom_id, line["body"]["model"], messages, sampling), findings)
+        return Valid(request, findings)
 
-    def _check_all_but_messages(self, line: dict[str, Any], faults: Faults) -> SamplingParams | None:
-        """Check all but custom_id and messages; None where one of the faults is an error."""
-        num_errors = faults.num_errors
+    def _check_request(
+        self, number: int, custom_id: str, line: dict[str, Any], faults: Faults
+    ) -> Request | None:
+        """Check all but custom_id; the request is good for nothing where an error was added."""
         method, url, body = line.get("method"), line.get("url"), line.get("body")
         if method != "POST":
             found = "missing" if method is None else shown(method)
             faults.add(invalid("method", found, '"POST", in capitals'))
-        _check_url(url, faults)
+        endpoint = _check_url(url, faults)
         for key in line:
             if key not in ("custom_id", "method", "url", "body"):
                 name = shown_key(key)
                 faults.add(warning(name, f"{name}: unknown key beside body, ignored"))
-        if not _is_chat(url):  # the body of another endpoint follows other rules
+        if endpoint is None:  # the body of another endpoint follows other rules
             return None
         if not isinstance(body, dict):
             faults.add(invalid("body", "missing" if body is None else kind_of(body), "an object"))
             return None
         self._check_model(body.get("model"), faults)
-        sampling = parameters.check(body, faults, strict_params=self._strict_params)
-        return sampling if faults.num_errors == num_errors else None
+        sampling = parameters.check(
+            body,
+            faults,
+            strict_params=self._strict_params,
+            endpoint=endpoint,
+            capabilities=self._capabilities,
+        )
+        if endpoint == "completions":
+            prompts = completion_prompt.check(body.get("prompt"), faults)
+            if sampling is None:
+                return None
+            return CompletionRequest(number, custom_id, str(body.get("model")), prompts, sampling)
+        return self._check_chat(number, custom_id, body, sampling, faults)
+
+    def _check_chat(
+        self,
+        number: int,
+        custom_id: str,
+        body: dict[str, Any],
+        sampling: SamplingParams | None,
+        faults: Faults,
+    ) -> ChatRequest | None:
+        options = chat_options.check(body, faults, self._capabilities)
+        messages = message_rules.check(
+            body.get("messages"), faults, can_call_tools=self._capabilities.tool_style is not None
+        )
+        if options.tools and sampling and sampling.guide:
+            faults.add(invalid("body.tools", "given with a constrained answer", "one of the two"))
+        if sampling is None:
+            return None
+        return ChatRequest(
+            number,
+            custom_id,
+            str(body.get("model")),
+            messages,
+            sampling,
+            options.tools,
+            options.template_kwargs,
+            options.continue_final_message,
+        )
 
     def _check_model(self, model: Any, faults: Faults) -> None:
         if not isinstance(model, str):
@@ -185,20 +230,20 @@ def _refused(number: int, custom_id: str | None, fault: Fault) -> Invalid:
     return Invalid(number, custom_id, (fault.on(number, custom_id),))
 
 
-def _is_chat(url: Any) -> bool:
-    return isinstance(url, str) and (url == ENDPOINT or url in ENDPOINT_ALIASES)
-
-
-def _check_url(url: Any, faults: Faults) -> None:
+def _check_url(url: Any, faults: Faults) -> Endpoint | None:
+    """Return the endpoint that a url means, or None where it is not one of ours."""
+    expected = " or ".join(ENDPOINTS)
     if not isinstance(url, str):
-        faults.add(invalid("url", "missing" if url is None else kind_of(url), ENDPOINT))
-    elif url in ENDPOINT_ALIASES:
-        message = f"url: another spelling, taken as {ENDPOINT}"  # one for all of them: told once a file
+        faults.add(invalid("url", "missing" if url is None else kind_of(url), expected))
+        return None
+    if url in ENDPOINT_ALIASES:
+        message = f"url: another spelling, taken as {ENDPOINT_ALIASES[url]}"  # the same on every such line
         faults.add(warning("url", message, code=UNSUPPORTED_ENDPOINT))
-    elif url != ENDPOINT:
-        message = f"url: {shown(url)}; expected {ENDPOINT}"
-        hint = f"the endpoints of this engine: {ENDPOINT}; no address is ever opened"
-        faults.add(Fault("url", UNSUPPORTED_ENDPOINT, message, hint))
+        return ENDPOINTS[ENDPOINT_ALIASES[url]]
+    if url not in ENDPOINTS:
+        hint = f"the endpoints of this engine: {', '.join(ENDPOINTS)}; no address is ever opened"
+        faults.add(Fault("url", UNSUPPORTED_ENDPOINT, f"url: {shown(url)}; expected {expected}", hint))
+    return ENDPOINTS.get(url)
 
 
 def _is_deeper_than(max_depth: int, value: Any) -> bool:

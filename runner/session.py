@@ -66,7 +66,7 @@ class Session:
         async with self._servers() as (endpoints, pool):
             renderer = self._renderer(pool)
             budget = BlockBudget(UNLIMITED_BLOCKS if pool is None else pool * len(endpoints))
-            source = self._source(renderer, done, duplicates)
+            source = self._source(renderer, done, duplicates, pool)
             with self._writer() as record:
                 rows = RowMaker(self._record, self._options.manifest)
                 workers = Workers(
@@ -105,20 +105,24 @@ class Session:
         return PromptRenderer(
             self._options.engine_dir / "tokenizer",
             LengthLimits(max_seq_len, self._options.default_max_tokens),
+            manifest.model.vocab_size,
             frozenset(manifest.tokens.eos),
         )
 
-    def _source(self, renderer: PromptRenderer, done: LineSet, duplicates: LineSet) -> Source:
+    def _source(
+        self, renderer: PromptRenderer, done: LineSet, duplicates: LineSet, pool: int | None
+    ) -> Source:
         options = self._options
         return Source(
             options.input_path,
-            parser=LineParser(options.model_names, options.strict_params),
+            parser=LineParser(options.model_names, options.strict_params, self._options.capabilities()),
             renderer=renderer,
             done=done,
             duplicates=duplicates,
             limit=options.limit,
             max_line_bytes=options.max_line_bytes,
             tokens_per_block=options.manifest.limits.tokens_per_block,
+            max_blocks=None if pool is None else pool - 1,
             seed_base=self._record.input_sha256,
         )
 

@@ -13,30 +13,42 @@ from pathlib import Path
 
 import xxhash
 
-from trtb.build.kv_cache import num_blocks_needed
+from trtb.build.kv_cache import num_blocks_of_sequences
 from trtb.runner import findings
-from trtb.runner.errors import RequestError
+from trtb.runner.errors import ContextLengthError, RequestError
 from trtb.runner.line_set import LineSet
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.reader import BUFFER_BYTES, RawLine, open_input, read_lines
-from trtb.runner.request import ChatRequest, SamplingParams
+from trtb.runner.request import ChatRequest, Request, SamplingParams
 from trtb.runner.schema import Invalid, LineParser, ParsedLine, too_long
+from trtb.runner.tool_calls import names_of
 
 # below this, scaled logits overflow and every engine's answer is the greedy one or garbage
 GREEDY_BELOW = 0.01
+MAX_SEED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a line, ready to send."""
+
+    input_ids: list[int]
+    max_tokens: int
 
 
 @dataclass(slots=True)
 class Item:
-    """One request to send, and what has been tried so far."""
+    """One line to answer, and what has been tried so far; its prompts are sent one after the other."""
 
     line: int
     custom_id: str
-    input_ids: list[int]
-    max_tokens: int
+    prompts: list[Prompt]
     sampling: SamplingParams
     seed: int
-    num_blocks: int
+    num_prompt_tokens: int  # of all prompts, each counted once
+    num_blocks: int  # of the largest prompt, with all its sequences
+    is_chat: bool = True
+    tool_names: frozenset[str] = frozenset()
     attempts: int = 0
     crashes: int = 0  # times the server died while it was in flight
 
@@ -44,6 +56,20 @@ class Item:
     def is_greedy(self) -> bool:
         """Say whether the most likely token is always taken."""
         return self.sampling.temperature < GREEDY_BELOW
+
+    @property
+    def num_sequences(self) -> int:
+        """Return how many sequences the engine is asked for at once.
+
+        Equal greedy ones are computed once; constrained ones are asked for one by one (as prompts), since
+        the engine's grammar follows only one of several sequences (seen with openvino-genai 2026.4.1).
+        """
+        return 1 if self.is_greedy or self.sampling.guide else self.sampling.n
+
+    @property
+    def num_copies(self) -> int:
+        """Return how often an answer counts: equal greedy ones are told as often as asked for."""
+        return self.sampling.n if self.is_greedy else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +95,7 @@ class Source:
         limit: Only the first so many requests of the file, or None.
         max_line_bytes: Longer lines are refused.
         tokens_per_block: Of the engine's KV cache.
+        max_blocks: The most KV blocks that one line can have; None where that is not known.
         seed_base: Seeds of requests that name none are derived from this and their line.
     """
 
@@ -83,6 +110,7 @@ class Source:
         limit: int | None,
         max_line_bytes: int,
         tokens_per_block: int,
+        max_blocks: int | None,
         seed_base: str,
     ) -> None:
         self._file = io.BufferedReader(open_input(path), BUFFER_BYTES)
@@ -93,6 +121,7 @@ class Source:
         self._limit = limit
         self._max_line_bytes = max_line_bytes
         self._tokens_per_block = tokens_per_block
+        self._max_blocks = max_blocks
         self._seed_base = seed_base
 
     def __iter__(self) -> Iterator[Item | Refused]:
@@ -111,7 +140,9 @@ class Source:
             parsed = self._parser.parse(raw.number, raw.data)
         if isinstance(parsed, Invalid):
             errors = [finding for finding in parsed.findings if finding.severity == "error"]
-            message = "; ".join(finding.message for finding in errors)
+            message = "; ".join(
+                f"{error.message} ({error.hint})" if error.hint else error.message for error in errors
+            )
             return Refused(raw.number, parsed.custom_id, errors[0].code, message, 400)
         request = parsed.request
         if raw.number in self._duplicates:
@@ -122,18 +153,42 @@ class Source:
         except RequestError as exc:
             return Refused(raw.number, request.custom_id, exc.code, exc.message, exc.status_code)
 
-    def _render(self, request: ChatRequest) -> Item:
-        ids = self._renderer.render(request.messages)
-        max_tokens = self._renderer.answer_length(len(ids), request.sampling.max_tokens)
-        seed = request.sampling.seed
+    def _render(self, request: Request) -> Item:
+        if isinstance(request, ChatRequest):
+            rendered = [self._renderer.render_chat(request)]
+            tool_names = names_of(request.tools)
+        else:
+            rendered = [self._renderer.render_prompt(prompt) for prompt in request.prompts]
+            tool_names = frozenset()
+        sampling = request.sampling
+        prompts = [
+            Prompt(ids, self._renderer.answer_length(len(ids), sampling.max_tokens)) for ids in rendered
+        ]
+        if sampling.guide and sampling.temperature >= GREEDY_BELOW:
+            prompts = [prompt for prompt in prompts for _ in range(sampling.n)]
+        seed = sampling.seed
         if seed is None:
             seed = xxhash.xxh3_64_intdigest(f"{self._seed_base}:{request.line}".encode())
-        return Item(
+        item = Item(
             line=request.line,
             custom_id=request.custom_id,
-            input_ids=ids,
-            max_tokens=max_tokens,
-            sampling=request.sampling,
-            seed=seed & (1 << 63) - 1,
-            num_blocks=num_blocks_needed(len(ids), max_tokens, self._tokens_per_block),
+            prompts=prompts,
+            sampling=sampling,
+            seed=seed & MAX_SEED,
+            num_prompt_tokens=sum(map(len, rendered)),
+            num_blocks=0,
+            is_chat=isinstance(request, ChatRequest),
+            tool_names=tool_names,
         )
+        item.num_blocks = max(
+            num_blocks_of_sequences(
+                len(prompt.input_ids), prompt.max_tokens, self._tokens_per_block, item.num_sequences
+            )
+            for prompt in prompts
+        )
+        if self._max_blocks is not None and item.num_blocks > self._max_blocks:
+            raise ContextLengthError(
+                f"body.n: {sampling.n} answers of this length take {item.num_blocks} KV blocks; the engine has "
+                f"{self._max_blocks}"
+            )
+        return item

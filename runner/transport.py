@@ -12,10 +12,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One attempt at one request, in the terms of the wire contract.
+    """One attempt at one prompt, in the terms of the wire contract.
 
     `request_id` is ours and unique for each attempt. `top_k` 1 is greedy; `seed` None leaves it to the
-    engine. With `streaming` each step's new tokens come as they are made, else all at the end.
+    engine. With `streaming` each step's new tokens come as they are made, else all at the end. Of several
+    sequences each comes in a chunk of its own.
     """
 
     request_id: str
@@ -33,14 +34,23 @@ class EngineRequest:
     min_tokens: int = 0
     seed: int | None = None
     streaming: bool = False
+    num_sequences: int = 1
+    log_probs: bool = False
+    guide: tuple[str, str] | None = None  # kind and text, as in the contract's guide tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some output tokens; the last chunk also tells the engine's own times, in ns, 0 where not told."""
+    """Some output tokens of one sequence, with their log probabilities where they were asked for.
+
+    A sequence's last chunk also tells the engine's own times, in ns, 0 where not told; the request's last
+    chunk is final, and may be empty.
+    """
 
     token_ids: list[int]
     is_final: bool
+    sequence: int = 0
+    log_probs: tuple[float, ...] = ()
     arrival_ns: int = 0
     first_token_ns: int = 0
 

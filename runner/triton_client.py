@@ -47,7 +47,15 @@ CHANNEL_OPTIONS = (
 # form is a text. The next request opens the stream again.
 METADATA = (("triton_grpc_error", "true"),)
 STRUCT_FORMATS = {"BOOL": "<?", "INT32": "<i", "INT64": "<q", "UINT64": "<Q", "FP32": "<f"}
-OUTPUTS_READ = (contract.OUTPUT_IDS, contract.ARRIVAL_TIME_NS, contract.FIRST_TOKEN_TIME_NS)
+_ID = service_pb2.ModelInferRequest.ID_FIELD_NUMBER
+_RAW_CONTENTS = service_pb2.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+OUTPUTS_READ: tuple[contract.TensorSpec, ...] = (
+    contract.OUTPUT_IDS,
+    contract.ARRIVAL_TIME_NS,
+    contract.FIRST_TOKEN_TIME_NS,
+)
+OUTPUTS_OF_SEVERAL = (contract.SEQUENCE_INDEX,)
+OUTPUTS_OF_LOG_PROBS = (contract.OUTPUT_LOG_PROBS,)
 
 
 class TritonTransport:
@@ -188,7 +196,8 @@ def error_of_status(code: grpc.StatusCode, details: str, is_connected: bool) -> 
 def read_chunk(response: Any) -> Chunk:
     """Read a response's output ids and times; tensors come as raw little-endian bytes, in order."""
     ids: list[int] = []
-    arrival_ns = first_token_ns = 0
+    log_probs: tuple[float, ...] = ()
+    arrival_ns = first_token_ns = sequence = 0
     for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if tensor.name == contract.OUTPUT_IDS.name:
             ids = np.frombuffer(raw, dtype="<i4").tolist()
@@ -196,18 +205,19 @@ def read_chunk(response: Any) -> Chunk:
             arrival_ns = int.from_bytes(raw, "little")
         elif tensor.name == contract.FIRST_TOKEN_TIME_NS.name:
             first_token_ns = int.from_bytes(raw, "little")
+        elif tensor.name == contract.SEQUENCE_INDEX.name:
+            sequence = int.from_bytes(raw, "little")
+        elif tensor.name == contract.OUTPUT_LOG_PROBS.name:
+            log_probs = tuple(np.frombuffer(raw, dtype="<f4").tolist())
     is_final = response.parameters["triton_final_response"].bool_param
-    return Chunk(ids, is_final, arrival_ns, first_token_ns)
+    return Chunk(ids, is_final, sequence, log_probs, arrival_ns, first_token_ns)
 
 
 def serialise(request: EngineRequest) -> bytes:
     """Return the serialised ModelInferRequest of an attempt."""
-    head = service_pb2.ModelInferRequest(id=request.request_id)
     num_ids = len(request.input_ids)
-    head.inputs.add(name=contract.INPUT_IDS.name, datatype="INT32", shape=(1, num_ids))
-    head.inputs.add(name=contract.INPUT_LENGTHS.name, datatype="INT32", shape=(1, 1))
-    head.raw_input_contents.append(np.array(request.input_ids, dtype="<i4").tobytes())
-    head.raw_input_contents.append(struct.pack("<i", num_ids))
+    declared, lengths = _serialise_prompt_shape(num_ids)
+    ids = struct.pack(f"<{num_ids}i", *request.input_ids)
     shared = _serialise_shared(
         request.max_tokens,
         request.end_id,
@@ -221,12 +231,37 @@ def serialise(request: EngineRequest) -> bytes:
         request.frequency_penalty,
         request.min_tokens,
         request.streaming,
+        request.num_sequences,
+        request.log_probs,
+        request.guide,
     )
-    if request.seed is None:
-        return head.SerializeToString() + shared  # type: ignore[no-any-return]
-    tail = service_pb2.ModelInferRequest()
-    _add(tail, contract.SEED, request.seed)
-    return head.SerializeToString() + shared + tail.SerializeToString()  # type: ignore[no-any-return]
+    parts = [_field(_ID, request.request_id.encode()), declared, _field(_RAW_CONTENTS, ids), lengths, shared]
+    if request.seed is not None:
+        tail = service_pb2.ModelInferRequest()
+        _add(tail, contract.SEED, request.seed)
+        parts.append(tail.SerializeToString())
+    return b"".join(parts)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """Return a protobuf field of bytes or text: its tag, its length as a varint, and the bytes."""
+    head = bytearray((number << 3 | 2,))
+    left = len(payload)
+    while left > 0x7F:
+        head.append(left & 0x7F | 0x80)
+        left >>= 7
+    head.append(left)
+    return bytes(head) + payload
+
+
+@functools.lru_cache(maxsize=4096)
+def _serialise_prompt_shape(num_ids: int) -> tuple[bytes, bytes]:
+    """Return what belongs before and after the ids of a prompt of that length."""
+    declared = service_pb2.ModelInferRequest()
+    declared.inputs.add(name=contract.INPUT_IDS.name, datatype="INT32", shape=(1, num_ids))
+    declared.inputs.add(name=contract.INPUT_LENGTHS.name, datatype="INT32", shape=(1, 1))
+    lengths = service_pb2.ModelInferRequest(raw_input_contents=[struct.pack("<i", num_ids)])
+    return declared.SerializeToString(), lengths.SerializeToString()
 
 
 @functools.lru_cache(maxsize=256)
@@ -243,11 +278,21 @@ def _serialise_shared(
     frequency_penalty: float,
     min_tokens: int,
     streaming: bool,
+    num_sequences: int,
+    log_probs: bool,
+    guide: tuple[str, str] | None,
 ) -> bytes:
     """Serialise everything but the prompt, the id and the seed; values at their neutral setting stay out."""
     part = service_pb2.ModelInferRequest(model_name=contract.MODEL_NAME)
     part.parameters["triton_enable_empty_final_response"].bool_param = True
-    for spec in OUTPUTS_READ:
+    wanted = OUTPUTS_READ
+    if num_sequences > 1:
+        wanted += OUTPUTS_OF_SEVERAL
+        _add(part, contract.NUM_RETURN_SEQUENCES, num_sequences)
+    if log_probs:
+        wanted += OUTPUTS_OF_LOG_PROBS
+        _add(part, contract.RETURN_LOG_PROBS, True)
+    for spec in wanted:
         part.outputs.add(name=spec.name)
     _add(part, contract.REQUEST_OUTPUT_LEN, max_tokens)
     _add(part, contract.END_ID, end_id)
@@ -267,6 +312,9 @@ def _serialise_shared(
     for spec, value, neutral in settings:
         if value != neutral:
             _add(part, spec, value)
+    if guide is not None:
+        _add_text(part, contract.GUIDED_DECODING_GUIDE_TYPE, guide[0])
+        _add_text(part, contract.GUIDED_DECODING_GUIDE, guide[1])
     if stop_words:
         ids, ends = contract.pack_stop_words([list(word) for word in stop_words])
         part.inputs.add(name=contract.STOP_WORDS_LIST.name, datatype="INT32", shape=(1, 2, len(ids)))
@@ -278,3 +326,10 @@ def _add(message: Any, spec: contract.TensorSpec, value: float) -> None:
     """Add a scalar input with its batch dimension."""
     message.inputs.add(name=spec.name, datatype=spec.data_type, shape=(1, 1))
     message.raw_input_contents.append(struct.pack(STRUCT_FORMATS[spec.data_type], value))
+
+
+def _add_text(message: Any, spec: contract.TensorSpec, value: str) -> None:
+    """Add a text input: its bytes, after their number."""
+    data = value.encode()
+    message.inputs.add(name=spec.name, datatype="BYTES", shape=(1, 1))
+    message.raw_input_contents.append(struct.pack("<I", len(data)) + data)

@@ -28,6 +28,7 @@ from trtb.runner.findings import (
     Finding,
 )
 from trtb.runner.line_set import LineSet
+from trtb.runner.parameters import DEFAULT_CAPABILITIES
 from trtb.runner.plain import read_plain
 from trtb.runner.reader import (
     BOM,
@@ -40,6 +41,7 @@ from trtb.runner.reader import (
     open_input,
     read_lines,
 )
+from trtb.runner.request import Capabilities
 from trtb.runner.schema import Invalid, LineParser, too_long, usable_custom_id
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ def validate_file(
     *,
     model_names: frozenset[str] | None,
     strict_params: bool,
+    capabilities: Capabilities = DEFAULT_CAPABILITIES,
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     max_findings: int = MAX_FINDINGS,
     on_progress: Callable[[int], None] | None = None,
@@ -94,6 +97,7 @@ def validate_file(
         path: The file; it must not change meanwhile.
         model_names: The names that `body.model` may have; None takes any.
         strict_params: Whether an unknown parameter is an error.
+        capabilities: What the engine can do beyond sampling text.
         max_line_bytes: Longer lines are invalid, and never held in memory.
         max_findings: How many findings are listed.
         on_progress: Hears of the size of each chunk as it is read.
@@ -103,7 +107,7 @@ def validate_file(
         InputFileError: The file cannot be opened.
     """
     finder = DuplicateFinder(trtb_home() / "cache", max_ids_in_memory)
-    parser = LineParser(model_names, strict_params)
+    parser = LineParser(model_names, strict_params, capabilities)
     tally = _Tally(parser, model_names, finder, max_line_bytes, max_findings)
     with open_input(path) as raw:
         tee = _HashingReader(raw, on_progress)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trtb.runner.admission import BlockBudget
+from trtb.runner.answer import Answer, AnswerReader, Choice
 from trtb.runner.endpoint import Endpoint
 from trtb.runner.errors import (
     ConnectionLostError,
@@ -24,22 +25,11 @@ from trtb.runner.errors import (
 )
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.retry import RetryPolicy, delay_s
-from trtb.runner.source import Item, Refused
+from trtb.runner.source import MAX_SEED, Item, Refused
 from trtb.runner.transport import EngineRequest, Stream
 
 MAX_CRASHES = 2  # in flight at so many deaths of the server: run alone, so as to take nobody along
 REFUSED_PER_TURN = 100  # lines refused in a row before the event loop gets its turn
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A completed request."""
-
-    text: str
-    finish_reason: str
-    num_tokens: int
-    latency_ns: int
-    ttft_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ class Workers:
         self._is_stopping = False
         self._is_cancelled = False
         self._changed: list[asyncio.Future[None]] = []
-        self._stop_words = tuple((token,) for token in config.more_stop_ids)
+        self._stop_words: tuple[tuple[int, ...], ...] = tuple((token,) for token in config.more_stop_ids)
         self.max_in_flight = 0
 
     @property
@@ -223,12 +213,28 @@ class Workers:
             is_late = True
             stream.cancel()
 
-        request = self._request_of(item)
         started_ns = time.monotonic_ns()
         timer = asyncio.get_running_loop().call_later(self._config.request_timeout_s, expire)
         try:
-            await stream.send(request)
-            return await self._read_answer(item, stream, endpoint, started_ns)
+            choices: list[Choice] = []
+            ttft_ns = 0
+            for index, prompt in enumerate(item.prompts):
+                reader = AnswerReader(
+                    self._renderer,
+                    item.sampling,
+                    prompt.max_tokens,
+                    item.num_sequences,
+                    item.num_copies,
+                    item.tool_names,
+                )
+                await stream.send(self._request_of(item, index))
+                while not reader.is_done:
+                    reader.take(await stream.receive())
+                    endpoint.heard()
+                if not reader.is_drained:  # a stop string is there: what the engine would add is not wanted
+                    stream.cancel()
+                choices += reader.choices()
+                ttft_ns = ttft_ns or reader.ttft_ns
         except RequestError as exc:
             if is_late:
                 raise DeadlineExceededError(
@@ -238,39 +244,26 @@ class Workers:
             raise
         finally:
             timer.cancel()
+        return Answer(choices, time.monotonic_ns() - started_ns, ttft_ns)
 
-    async def _read_answer(self, item: Item, stream: Stream, endpoint: Endpoint, started_ns: int) -> Answer:
-        stop = item.sampling.stop
-        matcher = self._renderer.stop_matcher(stop) if stop else None
-        ids: list[int] = []
-        while True:
-            chunk = await stream.receive()
-            endpoint.heard()
-            ids += chunk.token_ids
-            ttft_ns = chunk.first_token_ns - chunk.arrival_ns if chunk.first_token_ns else 0
-            if matcher and (text := matcher.push(chunk.token_ids)) is not None:
-                if not chunk.is_final:
-                    stream.cancel()
-                latency_ns = time.monotonic_ns() - started_ns
-                return Answer(text, "stop", len(ids), latency_ns, ttft_ns)
-            if chunk.is_final:
-                break
-        latency_ns = time.monotonic_ns() - started_ns
-        kept = self._renderer.strip_stop_ids(ids)
-        is_cut = len(ids) >= item.max_tokens and len(kept) == len(ids)
-        text = self._renderer.decode(kept)
-        return Answer(text, "length" if is_cut else "stop", len(kept), latency_ns, ttft_ns)
-
-    def _request_of(self, item: Item) -> EngineRequest:
+    def _request_of(self, item: Item, index: int) -> EngineRequest:
         sampling = item.sampling
+        prompt = item.prompts[index]
         greedy = item.is_greedy
+        guide = sampling.guide
+        stop_words = self._stop_words
+        if sampling.stop:
+            stop_words += self._renderer.stop_word_ids(sampling.stop)
+        # a streamed token costs more than all of them at once; and a cancel of a stream with
+        # log probabilities has crashed TensorRT-LLM (its issue 10810)
+        streaming = bool(sampling.stop) and item.num_sequences == 1 and not sampling.log_probs
         return EngineRequest(
-            request_id=f"{self._config.run_id}-{item.line}-{item.attempts}",
-            input_ids=item.input_ids,
-            max_tokens=item.max_tokens,
+            request_id=f"{self._config.run_id}-{item.line}-{index}-{item.attempts}",
+            input_ids=prompt.input_ids,
+            max_tokens=prompt.max_tokens,
             end_id=self._config.end_id,
             pad_id=self._config.pad_id,
-            stop_words=self._stop_words,
+            stop_words=stop_words,
             temperature=1.0 if greedy else sampling.temperature,
             top_k=1 if greedy else sampling.top_k or 0,
             top_p=1.0 if greedy else sampling.top_p,
@@ -278,8 +271,11 @@ class Workers:
             presence_penalty=sampling.presence_penalty,
             frequency_penalty=sampling.frequency_penalty,
             min_tokens=sampling.min_tokens,
-            seed=None if greedy else item.seed,
-            streaming=bool(sampling.stop),
+            seed=None if greedy else (item.seed + index) & MAX_SEED,
+            streaming=streaming,
+            num_sequences=item.num_sequences,
+            log_probs=sampling.log_probs,
+            guide=None if guide is None else (guide.kind, guide.text),
         )
 
     async def _judge(self, error: RequestError, endpoint: Endpoint) -> RequestError:

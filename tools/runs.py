@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, say
-from trtb.tools.validate import AliasOption, EngineOption, InputArgument, MaxLineOption, StrictOption, show
+from trtb.tools.validate import AliasOption, EngineOption, MaxLineOption, StrictOption, show
 
 if TYPE_CHECKING:
     from trtb.build.manifest import EngineManifest
@@ -22,9 +22,23 @@ EndpointOption = Annotated[
 RunArgument = Annotated[Path, typer.Argument(help="The run's folder (OUTPUT.run), or its output file.")]
 
 
+# flags whose name is not that of their field in RunOptions
+FIELDS = {
+    "endpoint": "endpoints",
+    "request_timeout": "request_timeout_s",
+    "model_alias": "model_aliases",
+    "grace": "grace_s",
+    "server_wait": "server_wait_s",
+    "start_timeout": "start_timeout_s",
+}
+
+
 @command
 def run(
-    input_path: InputArgument,
+    ctx: typer.Context,
+    input_path: Annotated[
+        Path | None, typer.Argument(help="The JSONL file of requests; a job file may name it.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Output file; default: INPUT with .out before .jsonl."),
@@ -65,48 +79,46 @@ def run(
         float, typer.Option(min=0, help="Seconds to wait for a server of others to come back.")
     ] = 60.0,
     start_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for our own server.")] = 300.0,
+    config: Annotated[
+        Path | None, typer.Option(help="A job file (YAML) of these options; what is typed here wins over it.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer every line of a file; the same command resumes a run that was stopped.
 
     Example: trtb run input.jsonl -o out.jsonl
     """
-    from trtb.build.errors import ConfigError
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
-    from trtb.runner.options import RunOptions
+    from trtb.tools.run_options import Typed, choose_options
 
-    if on_invalid not in ("refuse", "fail"):
-        raise ConfigError(f"--on-invalid: {on_invalid!r}; expected refuse or fail")
-    if deterministic and endpoint:
-        raise ConfigError(
-            "--deterministic: the precision is the server's own, and --endpoint names one that is running",
-            "start it with: trtb serve --deterministic",
-        )
-    stored = EngineStore(trtb_home()).resolve(engine)
-    options = RunOptions(
-        input_path=input_path,
-        output=output or input_path.with_name(f"{input_path.stem}.out{input_path.suffix}"),
-        engine_dir=stored.path,
-        manifest=stored.manifest,
-        endpoints=tuple(endpoint or ()),
-        concurrency=concurrency,
-        request_timeout_s=request_timeout,
-        max_attempts=max_attempts,
-        server_wait_s=server_wait,
-        start_timeout_s=start_timeout,
-        grace_s=grace,
-        on_invalid="fail" if on_invalid == "fail" else "refuse",
-        model_aliases=tuple(model_alias or ()),
-        strict_params=strict_params,
-        default_max_tokens=default_max_tokens,
-        max_line_bytes=max_line_bytes,
-        limit=limit,
-        overwrite=overwrite,
-        follow=follow,
-        deterministic=deterministic,
-        num_kv_blocks=num_kv_blocks,
+    values = {
+        "input_path": input_path,
+        "output": output,
+        "engine": engine,
+        "endpoints": tuple(endpoint or ()),
+        "concurrency": concurrency,
+        "request_timeout_s": request_timeout,
+        "max_attempts": max_attempts,
+        "server_wait_s": server_wait,
+        "start_timeout_s": start_timeout,
+        "grace_s": grace,
+        "on_invalid": on_invalid,
+        "model_aliases": tuple(model_alias or ()),
+        "strict_params": strict_params,
+        "default_max_tokens": default_max_tokens,
+        "max_line_bytes": max_line_bytes,
+        "limit": limit,
+        "overwrite": overwrite,
+        "follow": follow,
+        "deterministic": deterministic,
+        "num_kv_blocks": num_kv_blocks,
+    }
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    typed = frozenset(
+        FIELDS.get(name, name) for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )
+    options = choose_options(Typed(values, typed), config, EngineStore(trtb_home()))
     return _run(options, as_json)
 
 

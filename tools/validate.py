@@ -11,6 +11,7 @@ from trtb.tools.console import JsonFlag, command, put, put_json, say
 
 if TYPE_CHECKING:
     from trtb.runner.findings import Finding
+    from trtb.runner.request import Capabilities
     from trtb.runner.validate import ValidationReport
 
 InputArgument = Annotated[Path, typer.Argument(help="The JSONL file of requests.")]
@@ -45,10 +46,12 @@ def validate(
     """
     from trtb.runner.validate import to_json, validate_file
 
+    names, capabilities = _chosen_engine(engine, tuple(model_alias or ()))
     report = validate_file(
         input_path,
-        model_names=_model_names(engine, tuple(model_alias or ())),
+        model_names=names,
         strict_params=strict_params,
+        capabilities=capabilities,
         max_line_bytes=max_line_bytes,
         max_findings=max_findings,
     )
@@ -59,20 +62,23 @@ def validate(
     return 3 if report.has_errors else 0
 
 
-def _model_names(engine: str | None, aliases: tuple[str, ...]) -> frozenset[str] | None:
+def _chosen_engine(
+    engine: str | None, aliases: tuple[str, ...]
+) -> tuple[frozenset[str] | None, Capabilities]:
     from trtb.build.errors import EngineNotFoundError
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
-    from trtb.runner.options import accepted_models
+    from trtb.runner.options import accepted_models, capabilities_of
+    from trtb.runner.request import Capabilities
 
     try:
-        manifest = EngineStore(trtb_home()).resolve(engine).manifest
+        stored = EngineStore(trtb_home()).resolve(engine)
     except EngineNotFoundError:
         if engine is not None:
             raise
-        say("no engine in the store: any model name is accepted")
-        return None
-    return accepted_models(manifest, aliases)
+        say("no engine in the store: any model name and every capability is accepted")
+        return None, Capabilities()
+    return accepted_models(stored.manifest, aliases), capabilities_of(stored.path)
 
 
 def show(report: ValidationReport, *, to: object = put) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from trtb.build.errors import TrtbError
 from trtb.runner import errors as run_errors
-from trtb.runner import findings
+from trtb.runner import findings, job_file
 from trtb.tools.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +112,12 @@ def test_every_exit_code_stands_in_the_readme() -> None:
 @pytest.mark.parametrize("code", sorted(request_codes()))
 def test_every_request_code_stands_in_the_readme(code: str) -> None:
     assert f"`{code}`" in README.read_text(encoding="utf-8")
+
+
+def test_every_key_of_a_job_file_stands_in_the_readme_and_no_other() -> None:
+    text = README.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `((?!out\.)[a-z]+\.[a-z_]+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(job_file.known_keys())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trtb.runner.reader import open_input, read_lines
+from trtb.runner.request import Capabilities
 from trtb.runner.schema import Invalid, LineParser, Valid
 from trtb.runner.validate import ValidationReport, to_json, validate_file
 
@@ -146,10 +147,10 @@ def test_azure_addresses_and_a_trailing_slash_are_taken_with_one_warning():
     assert "2 lines" in report.findings[0].message
 
 
-def test_the_completions_endpoint_is_refused_without_talk_of_messages():
-    assert errors(case("completions-endpoint")) == [
-        (line, "unsupported_endpoint", "url") for line in (1, 2, 3)
-    ]
+def test_the_completions_endpoint_takes_text_lists_of_it_and_token_ids():
+    assert counts(case("completions-endpoint")) == (3, 3, 0)
+    prompts = [line.request.prompts for line in parsed("completions-endpoint")]
+    assert prompts == [("The sky is",), ("a", "b"), ([1, 2, 3],)]
 
 
 def test_only_post_in_capitals_is_a_method():
@@ -164,15 +165,16 @@ def test_another_model_is_named_beside_the_engines():
     assert case("model-mismatch", model_names=None).valid == 3
 
 
-def test_unknown_keys_are_warned_of_and_a_grammar_is_refused():
+def test_unknown_keys_are_warned_of_and_a_grammar_is_honoured():
     report = case("unknown-top-level-and-body-keys")
-    assert errors(report) == [(2, "unsupported_parameter", "body.guided_json")]
+    assert errors(report) == []
+    assert parsed("unknown-top-level-and-body-keys")[1].request.sampling.guide.text == '{"type":"object"}'
     assert warnings(report) == [(1, "priority"), (1, "metadata"), (2, "body.frobnicate")]
 
 
 def test_strict_params_makes_an_unknown_parameter_an_error():
     report = case("unknown-top-level-and-body-keys", strict_params=True)
-    assert [path for _, _, path in errors(report)] == ["body.frobnicate", "body.guided_json"]
+    assert [path for _, _, path in errors(report)] == ["body.frobnicate"]
 
 
 def test_max_completion_tokens_wins_over_max_tokens_with_a_warning():
@@ -227,12 +229,9 @@ def test_content_is_text_parts_are_joined_and_media_is_refused():
     assert empty.request.messages[0]["content"] == ""
 
 
-def test_more_than_one_answer_is_refused_and_none_is_nonsense():
-    assert errors(case("n-greater-than-one")) == [
-        (1, "unsupported_parameter", "body.n"),
-        (2, "unsupported_parameter", "body.n"),
-        (3, "invalid_request", "body.n"),
-    ]
+def test_more_than_one_answer_is_honoured_and_none_is_nonsense():
+    assert errors(case("n-greater-than-one")) == [(3, "invalid_request", "body.n")]
+    assert parsed("n-greater-than-one")[0].request.sampling.n == 2
 
 
 def test_streaming_has_no_place_in_a_file():
@@ -243,16 +242,14 @@ def test_streaming_has_no_place_in_a_file():
 
 
 def test_what_the_engine_cannot_do_is_refused_by_name():
-    assert errors(case("logprobs-tools-format")) == [
-        (1, "unsupported_parameter", "body.logprobs"),
+    assert errors(case("logprobs-tools-format", capabilities=Capabilities(tool_style=None))) == [
         (1, "unsupported_parameter", "body.top_logprobs"),
         (2, "invalid_request", "body.top_logprobs"),
         (3, "unsupported_parameter", "body.tools"),
-        (3, "unsupported_parameter", "body.tool_choice"),
-        (4, "unsupported_parameter", "body.response_format"),
-        (5, "unsupported_parameter", "body.response_format"),
         (6, "invalid_request", "body.response_format.json_schema"),
     ]
+    guides = [line.request.sampling.guide for line in parsed("logprobs-tools-format")[3:5]]
+    assert [guide.kind for guide in guides] == ["json_schema", "json_schema"]
     assert parsed("logprobs-tools-format")[6].request.sampling.seed == 42
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtb.runner import parameters
+from trtb.runner import parameter_table, parameters
 from trtb.runner.findings import Fault, Faults
-from trtb.runner.request import SamplingParams
+from trtb.runner.request import Capabilities, SamplingParams
 
 
 def check(body: dict, *, strict_params: bool = False) -> tuple[SamplingParams | None, list[Fault]]:
@@ -39,7 +39,7 @@ def test_every_honoured_parameter_arrives():
     assert isinstance(sampling.temperature, float)
 
 
-@pytest.mark.parametrize("name", sorted(parameters.BY_NAME.keys() - {"model", "messages"}))
+@pytest.mark.parametrize("name", sorted(parameter_table.BY_NAME.keys() - {"model", "messages"}))
 def test_null_means_not_given(name):
     assert check({name: None}) == (SamplingParams(), [])
 
@@ -62,9 +62,12 @@ def test_stop_takes_one_string():
         ("temperature", 2.1), ("temperature", True), ("temperature", [0]), ("top_p", 0), ("top_p", 1.1),
         ("top_k", -2), ("top_k", 1.5), ("seed", 1.18e21), ("seed", "1"), ("stop", ""), ("stop", [""]),
         ("stop", ["x"] * 17), ("stop", [1]), ("presence_penalty", -2.1), ("frequency_penalty", 2.1),
-        ("repetition_penalty", 0), ("n", 0), ("n", "2"), ("n", True), ("stream", True), ("stream", 1),
+        ("repetition_penalty", 0), ("n", 0), ("n", "2"), ("n", True), ("n", 17), ("stream", True), ("stream", 1),
         ("logprobs", "yes"), ("top_logprobs", 2), ("response_format", "json"), ("response_format", {}),
-        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema"}), ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "s"}}), ("guided_json", 1),
+        ("guided_json", "{"), ("guided_choice", []), ("guided_choice", [""]), ("guided_regex", 1),
+        ("structured_outputs", []),
     ],
 )  # fmt: skip
 def test_a_malformed_value_is_an_invalid_request(name, value):
@@ -78,9 +81,8 @@ def test_a_malformed_value_is_an_invalid_request(name, value):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2), ("best_of", 3), ("logprobs", True), ("logit_bias", {"1": 5}), ("tools", [{}]),
-        ("functions", [{}]), ("tool_choice", "auto"), ("response_format", {"type": "json_object"}),
-        ("guided_json", {}), ("guided_regex", "a"), ("guided_choice", ["a"]), ("audio", {}),
+        ("best_of", 3), ("logit_bias", {"1": 5}), ("functions", [{}]), ("guided_regex", "(?=a)b"),
+        ("guided_grammar", "a ::= b"), ("guided_json", {"not": {}}), ("audio", {}),
         ("modalities", ["text", "audio"]), ("prediction", {}), ("web_search_options", {}), ("min_p", 0.1),
         ("use_beam_search", True), ("echo", True), ("chat_template", "x"), ("ignore_eos", True),
     ],
@@ -89,13 +91,13 @@ def test_what_would_change_the_answer_is_refused(name, value):
     assert codes({name: value}) == [("unsupported_parameter", "error")]
 
 
-@pytest.mark.parametrize("parameter", [p for p in parameters.TABLE if p.neutral], ids=lambda p: p.name)
+@pytest.mark.parametrize("parameter", [p for p in parameter_table.TABLE if p.neutral], ids=lambda p: p.name)
 def test_a_neutral_value_passes_without_a_word(parameter):
     assert check({parameter.name: parameter.neutral[0]}) == (SamplingParams(), [])
 
 
 @pytest.mark.parametrize(
-    "parameter", [p for p in parameters.TABLE if p.status == "ignored"], ids=lambda p: p.name
+    "parameter", [p for p in parameter_table.TABLE if p.status == "ignored"], ids=lambda p: p.name
 )
 def test_an_ignored_parameter_gets_a_warning(parameter):
     sampling, faults = check({parameter.name: "x"}, strict_params=True)
@@ -119,8 +121,56 @@ def test_a_body_of_countless_unknown_keys_gives_a_bounded_list():
 
 
 def test_the_table_names_each_parameter_once():
-    rows = list(parameters.as_rows())
-    assert len({name for name, _, _, _ in rows}) == len(rows)
-    assert all(accepts for _, _, accepts, _ in rows)
-    honoured = {name for name, status, _, _ in rows if status == "honoured"}
-    assert honoured - {"model", "messages"} == set(parameters._Honoured.__annotations__)
+    rows = list(parameter_table.as_rows())
+    assert len({name for name, *_ in rows}) == len(rows)
+    assert all(accepts for _, _, _, accepts, _ in rows)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_schema"),
+        ({"guided_json": {"type": "object"}}, "json_schema"),
+        ({"guided_json": '{"type": "object"}'}, "json_schema"),
+        ({"guided_regex": "[0-9]+"}, "regex"),
+        ({"guided_choice": ["yes", 'no "x"']}, "ebnf_grammar"),
+        ({"guided_grammar": 'root ::= "a"'}, "ebnf_grammar"),
+        ({"structured_outputs": {"regex": "a"}}, "regex"),
+    ],
+)
+def test_a_constraint_becomes_a_guide(body, kind):
+    sampling, faults = check(body)
+    assert faults == []
+    assert sampling.guide.kind == kind
+
+
+def test_one_constraint_at_most():
+    assert codes({"guided_regex": "a", "guided_json": {"type": "object"}}) == [("invalid_request", "error")]
+
+
+def test_an_engine_that_cannot_be_constrained_refuses_a_constraint():
+    faults = Faults()
+    body = {"guided_regex": "a"}
+    assert (
+        parameters.check(body, faults, strict_params=False, capabilities=Capabilities(guided=False)) is None
+    )
+    assert [fault.code for fault in faults.items] == ["unsupported_parameter"]
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(True, True), (False, False), (None, False)])
+def test_chats_ask_for_log_probabilities_with_a_boolean(value, wanted):
+    assert check({"logprobs": value})[0].log_probs is wanted
+
+
+def test_completions_ask_for_log_probabilities_with_a_number_and_get_no_alternatives():
+    faults = Faults()
+    body = {"logprobs": 0}
+    assert parameters.check(body, faults, strict_params=False, endpoint="completions").log_probs
+    assert parameters.check({"logprobs": 1}, faults, strict_params=False, endpoint="completions") is None
+    assert [fault.code for fault in faults.items] == ["unsupported_parameter"]
+
+
+def test_a_parameter_of_the_other_endpoint_is_unknown():
+    faults = Faults()
+    parameters.check({"messages": []}, faults, strict_params=False, endpoint="completions")
+    assert [(fault.path, fault.severity) for fault in faults.items] == [("body.messages", "warning")]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trtb.runner.request import Capabilities
 from trtb.runner.schema import MAX_DEPTH, Invalid, LineParser, Valid
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -44,13 +45,13 @@ def test_all_faults_of_a_line_are_found_at_once():
         "custom_id": 5,
         "method": "get",
         "url": "/v1/chat/completions",
-        "body": with_body(n=3)["body"] | {"model": 1},
+        "body": with_body(best_of=3)["body"] | {"model": 1},
     }
     assert found(parse(line)) == [
         ("invalid_request", "custom_id"),
         ("invalid_request", "method"),
         ("invalid_request", "body.model"),
-        ("unsupported_parameter", "body.n"),
+        ("unsupported_parameter", "body.best_of"),
     ]
 
 
@@ -123,10 +124,10 @@ def test_an_assistant_may_have_no_text_and_empty_tool_calls():
 @pytest.mark.parametrize(
     ("message", "code", "place"),
     [
-        ({"role": "tool", "content": "x", "tool_call_id": "1"}, "unsupported_parameter", "role"),
+        ({"role": "tool", "content": "x"}, "invalid_request", "tool_call_id"),
         ({"role": "function", "content": "x"}, "unsupported_parameter", "role"),
         ({"role": ["user"], "content": "x"}, "invalid_request", "role"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "unsupported_parameter", "tool_calls"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "invalid_request", "tool_calls[0]"),
         ({"role": "assistant", "content": "x", "refusal": "no"}, "unsupported_parameter", "refusal"),
         ({"role": "user", "content": 5}, "invalid_request", "content"),
         ({"role": "user"}, "invalid_request", "content"),
@@ -184,3 +185,81 @@ def test_lines_that_share_their_bytes_get_their_own_ids_messages_and_seeds():
         assert parsed.request.custom_id == f"id-{i}\u00e9"
         assert parsed.request.messages == [{"role": "user", "content": text}]
         assert parsed.request.sampling.seed == i // 200
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+
+
+def test_tool_calls_and_their_results_reach_the_chat_template_with_parsed_arguments():
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
+    called, result = parse(with_body(messages=messages)).request.messages[1:]
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "2"}
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "{", "1", 5])
+def test_the_arguments_of_a_call_are_a_json_object(arguments):
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    line = parse(with_body(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}]))
+    assert found(line) == [("invalid_request", "body.messages[0].tool_calls[0].function.arguments")]
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+def test_an_engine_whose_template_has_no_tools_refuses_them_and_their_traffic():
+    parser = LineParser(None, strict_params=False, capabilities=Capabilities(tool_style=None))
+    messages = [{"role": "tool", "tool_call_id": "c1", "content": "2"}]
+    line = parser.parse(1, json.dumps(with_body(messages=messages, tools=TOOLS)).encode())
+    assert found(line) == [
+        ("unsupported_parameter", "body.tools"),
+        ("unsupported_parameter", "body.messages[0].role"),
+    ]
+
+
+def test_tools_reach_the_request_unless_they_are_not_to_be_called():
+    assert parse(with_body(tools=TOOLS, tool_choice="auto")).request.tools == TOOLS
+    assert parse(with_body(tools=TOOLS, tool_choice="none")).request.tools == []
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_a_call_cannot_be_forced(choice):
+    assert found(parse(with_body(tools=TOOLS, tool_choice=choice))) == [
+        ("unsupported_parameter", "body.tool_choice")
+    ]
+
+
+def test_only_an_assistants_message_can_be_gone_on_with():
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    good = parse(with_body(messages=messages, continue_final_message=True, add_generation_prompt=False))
+    assert good.request.continue_final_message
+    bad = parse(with_body(messages=messages[:1], continue_final_message=True))
+    assert found(bad) == [("invalid_request", "body.continue_final_message")]
+
+
+def completion(**body):
+    return {
+        "custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", **body},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wanted"),
+    [
+        ("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ([1, 2],)), ([[1], [2, 3]], ([1], [2, 3])),
+    ],
+)  # fmt: skip
+def test_a_completion_has_one_prompt_or_many(prompt, wanted):
+    assert parse(completion(prompt=prompt)).request.prompts == wanted
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, "", [], [""], [[]], [1, "a"], ["a", 1], [[1], "a"], [-1], [1.5], [True], {}, ["a"] * 129]
+)
+def test_a_prompt_that_is_none_is_an_invalid_request(prompt):
+    codes = {code for code, path in found(parse(completion(prompt=prompt)))}
+    assert codes == {"invalid_request"}

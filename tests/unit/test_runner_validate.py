@@ -24,7 +24,7 @@ def validate(tmp_path: Path, lines: list[str], **options) -> ValidationReport:
 
 
 def test_findings_are_capped_and_counts_are_not(tmp_path):
-    report = validate(tmp_path, [line(str(i), n=2) for i in range(50)] + [line("x")], max_findings=10)
+    report = validate(tmp_path, [line(str(i), best_of=2) for i in range(50)] + [line("x")], max_findings=10)
     assert (report.total, report.valid, report.invalid) == (51, 1, 50)
     assert len(report.findings) == 10
     assert report.truncated
@@ -33,7 +33,7 @@ def test_findings_are_capped_and_counts_are_not(tmp_path):
 
 
 def test_a_list_that_is_exactly_full_is_not_truncated(tmp_path):
-    assert not validate(tmp_path, [line(str(i), n=2) for i in range(10)], max_findings=10).truncated
+    assert not validate(tmp_path, [line(str(i), best_of=2) for i in range(10)], max_findings=10).truncated
 
 
 def test_a_warning_of_many_lines_is_told_once_with_their_number(tmp_path):
@@ -49,7 +49,7 @@ def test_a_warning_of_many_lines_is_told_once_with_their_number(tmp_path):
 
 
 def test_errors_come_before_warnings_where_not_all_fit(tmp_path):
-    report = validate(tmp_path, [line("a", user="u"), line("b", n=2)], max_findings=1)
+    report = validate(tmp_path, [line("a", user="u"), line("b", best_of=2)], max_findings=1)
     assert [f.severity for f in report.findings] == ["error"]
     assert report.truncated
 
@@ -64,10 +64,10 @@ def test_countless_kinds_of_warnings_are_counted_and_not_kept(tmp_path):
 @pytest.mark.parametrize("max_ids_in_memory", [3, 1000])
 def test_duplicates_are_found_across_spills_also_of_invalid_lines(tmp_path, max_ids_in_memory):
     lines = [line(str(i)) for i in range(20)]
-    lines[0] = line("bad", n=2)
+    lines[0] = line("bad", best_of=2)
     lines[10] = lines[15] = line("bad")
     lines[12] = "{broken"
-    lines[19] = line("4", n=2)
+    lines[19] = line("4", best_of=2)
     report = validate(tmp_path, lines, max_ids_in_memory=max_ids_in_memory)
     assert [(f.line, f.code) for f in report.findings] == [
         (1, "unsupported_parameter"),
@@ -107,7 +107,7 @@ def test_one_bad_first_line_does_not_make_the_file_another_format(tmp_path):
 
 
 def test_the_json_form_is_the_documented_one(tmp_path):
-    assert to_json(validate(tmp_path, [line("a", n=2)])) == {
+    assert to_json(validate(tmp_path, [line("a", best_of=2)])) == {
         "schema_version": 1,
         "total": 1,
         "valid": 0,
@@ -118,11 +118,11 @@ def test_the_json_form_is_the_documented_one(tmp_path):
                 "line": 1,
                 "column": None,
                 "custom_id": "a",
-                "path": "body.n",
+                "path": "body.best_of",
                 "code": "unsupported_parameter",
                 "severity": "error",
-                "message": "body.n: 2; expected 1",
-                "hint": "one answer a request; write the request n times, each with its custom_id",
+                "message": "body.best_of: 2; expected 1",
+                "hint": "",
             }
         ],
     }

@@ -21,7 +21,7 @@ import triton_python_backend_utils as pb_utils
 # openvino sends usage events through this package, and leaves files in the home folder, unless it is absent
 sys.modules["openvino_telemetry"] = None
 
-from openvino_engine import Engine, Job, Sampling  # noqa: E402
+from openvino_engine import Engine, Job, Sampling, Sequence  # noqa: E402
 
 from trtb.model_repo import contract  # noqa: E402
 
@@ -143,23 +143,26 @@ class _Answer:
 
     def send_tokens(self, tokens: list[int]) -> None:
         """Send a streamed part: the new tokens only."""
-        self._sender.send(pb_utils.InferenceResponse(_token_tensors(tokens)))
+        self._sender.send(pb_utils.InferenceResponse(_token_tensors(tokens, 0)))
 
     def send_final(self, job: Job) -> None:
-        """Send the last response: what has not been streamed yet, and all that was asked to come with it."""
-        tokens = job.tokens[job.num_sent :] if job.on_tokens else self._prompt + job.tokens
-        tensors = _token_tensors(tokens)
-        if self._log_probs:
-            tensors.append(_tensor(contract.OUTPUT_LOG_PROBS, [[job.log_probs]], np.float32))
-            tensors.append(_tensor(contract.CUM_LOG_PROBS, [[sum(job.log_probs)]], np.float32))
-        if self._num_input:
-            tensors.append(_tensor(contract.NUM_INPUT_TOKENS, [[len(job.ids)]], np.int32))
-        if self._num_output:
-            tensors.append(_tensor(contract.NUM_OUTPUT_TOKENS, [[len(tokens)]], np.int32))
-        if self._perf_metrics:
-            tensors += self._perf_tensors(job)
+        """Send what has not been streamed yet: a response for each sequence, the last one final."""
         self._observe_ttft((job.first_token_ns - job.arrival_ns) / 1e9)
-        self._sender.send(pb_utils.InferenceResponse(tensors), flags=FINAL)
+        sequences = [job.sequences[index] for index in sorted(job.sequences)] or [Sequence()]
+        for index, sequence in enumerate(sequences):
+            tokens = sequence.tokens[job.num_sent :] if job.on_tokens else self._prompt + sequence.tokens
+            tensors = _token_tensors(tokens, index)
+            if self._log_probs:
+                tensors.append(_tensor(contract.OUTPUT_LOG_PROBS, [[sequence.log_probs]], np.float32))
+                tensors.append(_tensor(contract.CUM_LOG_PROBS, [[sum(sequence.log_probs)]], np.float32))
+            if self._num_input:
+                tensors.append(_tensor(contract.NUM_INPUT_TOKENS, [[len(job.ids)]], np.int32))
+            if self._num_output:
+                tensors.append(_tensor(contract.NUM_OUTPUT_TOKENS, [[len(tokens)]], np.int32))
+            if self._perf_metrics:
+                tensors += self._perf_tensors(job)
+            is_last = index == len(sequences) - 1
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags=FINAL if is_last else 0)
 
     def send_failure(self, job: Job, message: str) -> None:
         """Answer with an error; a client that has cancelled no longer listens."""
@@ -267,10 +270,6 @@ def read_request(inputs: dict[str, object]) -> tuple[list[int], Sampling]:
         raise RequestRefused(
             f"request_output_len is {inputs[contract.REQUEST_OUTPUT_LEN.name]}; expected at least 1"
         )
-    if inputs.get(contract.NUM_RETURN_SEQUENCES.name, 1) != 1:
-        raise RequestRefused("num_return_sequences is above 1; this engine returns one sequence")
-    if contract.GUIDED_DECODING_GUIDE.name in inputs or contract.GUIDED_DECODING_GUIDE_TYPE.name in inputs:
-        raise RequestRefused("guided decoding is not enabled in this deployment")
     return ids, _read_sampling(inputs)
 
 
@@ -279,6 +278,12 @@ def _read_sampling(inputs: dict[str, object]) -> Sampling:
     if contract.STOP_WORDS_LIST.name in inputs:
         rows = inputs[contract.STOP_WORDS_LIST.name]
         stop_words = contract.unpack_stop_words(rows[0].tolist(), rows[1].tolist())
+    num_sequences = inputs.get(contract.NUM_RETURN_SEQUENCES.name, 1)
+    top_k = inputs.get(contract.TOP_K.name, 0)
+    if num_sequences < 1 or (num_sequences > 1 and top_k == 1):
+        raise RequestRefused(
+            f"num_return_sequences is {num_sequences}; expected at least 1, and 1 where runtime_top_k is 1"
+        )
     top_p = inputs.get(contract.TOP_P.name, 1.0)
     seed = inputs.get(contract.SEED.name)
     return Sampling(
@@ -286,7 +291,7 @@ def _read_sampling(inputs: dict[str, object]) -> Sampling:
         end_id=inputs.get(contract.END_ID.name),
         stop_words=stop_words,
         temperature=inputs.get(contract.TEMPERATURE.name, 1.0),
-        top_k=inputs.get(contract.TOP_K.name, 0),
+        top_k=top_k,
         top_p=top_p if top_p > 0 else 1.0,  # TensorRT-LLM takes 0 as unset
         repetition_penalty=inputs.get(contract.REPETITION_PENALTY.name, 1.0),
         presence_penalty=inputs.get(contract.PRESENCE_PENALTY.name, 0.0),
@@ -295,7 +300,17 @@ def _read_sampling(inputs: dict[str, object]) -> Sampling:
         # the library's seed 0 is a fixed seed, not a random one
         seed=seed if seed is not None else secrets.randbits(63),
         log_probs=inputs.get(contract.RETURN_LOG_PROBS.name, False),
+        num_sequences=num_sequences,
+        guide=_read_guide(inputs),
     )
+
+
+def _read_guide(inputs: dict[str, object]) -> tuple[str, str] | None:
+    kind = inputs.get(contract.GUIDED_DECODING_GUIDE_TYPE.name)
+    if kind is None:
+        return None
+    text = inputs.get(contract.GUIDED_DECODING_GUIDE.name)
+    return kind[0].decode(), "" if text is None else text[0].decode()
 
 
 def device_properties(*, deterministic: bool) -> dict[str, str]:
@@ -317,11 +332,11 @@ def device_properties(*, deterministic: bool) -> dict[str, str]:
     return {"KV_CACHE_PRECISION": precision}
 
 
-def _token_tensors(tokens: list[int]) -> list:
+def _token_tensors(tokens: list[int], index: int) -> list:
     return [
         _tensor(contract.OUTPUT_IDS, [[tokens]], np.int32),
         _tensor(contract.SEQUENCE_LENGTH, [[len(tokens)]], np.int32),
-        _tensor(contract.SEQUENCE_INDEX, [[0]], np.int32),
+        _tensor(contract.SEQUENCE_INDEX, [[index]], np.int32),
     ]
 
 

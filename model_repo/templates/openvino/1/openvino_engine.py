@@ -42,6 +42,16 @@ class Sampling:
     min_tokens: int = 0
     seed: int = 0
     log_probs: bool = False
+    num_sequences: int = 1  # several come whole, at the end
+    guide: tuple[str, str] | None = None  # json_schema, regex or ebnf_grammar, and its text
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One answer of a request."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +68,7 @@ class Job:
     on_error: Callable[[Job, str], None]
     is_cancelled: Callable[[], bool]
     arrival_ns: int = field(default_factory=time.time_ns)
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    sequences: dict[int, Sequence] = field(default_factory=dict)
     num_sent: int = 0  # tokens that on_tokens has heard of
     first_scheduled_ns: int = 0
     first_token_ns: int = 0
@@ -68,6 +77,11 @@ class Job:
     strikes: int = 0  # failing steps this job was part of
     cancelled: bool = False
     handle: object = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return the tokens of the first answer."""
+        return self.sequences[0].tokens if 0 in self.sequences else []
 
 
 @dataclass(slots=True)
@@ -195,9 +209,11 @@ class Engine:
 
     def _take_new(self) -> None:
         """Admit what waits; block for a moment only when there is nothing else to do."""
-        if self._suspects and not self._fresh:
-            self._admit(self._suspects.pop())
-        wait = not self._live and not self._suspects
+        if self._suspects:
+            if not self._fresh:
+                self._admit(self._suspects.pop(0))  # alone in its first step, so that the step tells
+            return
+        wait = not self._live
         while True:
             try:
                 job = self._inbox.get(timeout=IDLE_WAIT_S) if wait else self._inbox.get_nowait()
@@ -218,8 +234,7 @@ class Engine:
         except RuntimeError as exc:
             self._fail(job, str(exc))
             return
-        job.tokens.clear()
-        job.log_probs.clear()
+        job.sequences.clear()
         job.first_scheduled_ns = job.first_scheduled_ns or time.time_ns()
         self._live[self._next_id] = job
         self._fresh.append(job)
@@ -240,9 +255,10 @@ class Engine:
         for key, job in list(self._live.items()):
             status = job.handle.get_status()  # before reading, so that no token is lost
             while job.handle.can_read():
-                for output in job.handle.read().values():
-                    job.tokens += output.generated_ids
-                    job.log_probs += output.generated_log_probs
+                for index, output in enumerate(job.handle.read().values()):
+                    sequence = job.sequences.setdefault(index, Sequence())
+                    sequence.tokens += output.generated_ids
+                    sequence.log_probs += output.generated_log_probs
             if job.tokens:
                 job.first_token_ns = job.first_token_ns or now_ns
                 job.last_token_ns = now_ns
@@ -271,12 +287,13 @@ class Engine:
 
     def _finish(self, job: Job) -> None:
         """Hand over a finished job; the end id itself is not part of an answer, as on TensorRT-LLM."""
-        if job.tokens and job.tokens[-1] == job.sampling.end_id:
-            job.tokens.pop()
-            del job.log_probs[len(job.tokens) :]
+        for sequence in job.sequences.values():
+            if sequence.tokens and sequence.tokens[-1] == job.sampling.end_id:
+                sequence.tokens.pop()
+                del sequence.log_probs[len(sequence.tokens) :]
+            self.counters.output_tokens += len(sequence.tokens)
         self.counters.completed += 1
         self.counters.input_tokens += len(job.ids)
-        self.counters.output_tokens += len(job.tokens)
         job.handle = None
         job.on_done(job)
 
@@ -294,13 +311,15 @@ class Engine:
     def _recover(self, cause: Exception) -> None:
         """Build the pipeline again; fail the request that killed it, start the innocent ones over.
 
-        A request alone in its first step is guilty when that step fails. Several that entered together
-        are suspects, and come back one at a time. Where nothing new had entered, every request gets a
-        strike, and those with too many fail.
+        A request alone in its first step is guilty when that step fails. Of several that entered together
+        those with a grammar are suspects (bad grammars are what kills pipelines), or else all; suspects
+        come back one at a time. Where nothing new had entered, every request gets a strike, and those with
+        too many fail.
         """
         self.counters.rebuilds += 1
         self._log(f"step failed, building the pipeline again: {cause}")
-        fresh, self._fresh = self._fresh, []
+        entered, self._fresh = self._fresh, []
+        fresh = [job for job in entered if job.sampling.guide] or entered
         innocent = [job for job in self._live.values() if job not in fresh]
         self._live.clear()
         for job in (*fresh, *innocent):
@@ -318,13 +337,13 @@ class Engine:
         else:
             self._suspects += fresh
         for job in innocent:
-            job.strikes += 0 if fresh else 1
+            job.strikes += 0 if entered else 1
             if job.strikes >= MAX_STRIKES:
                 self._fail(job, f"engine error: {cause}")
             else:
                 self._admit(job)
-        if fresh:
-            self._fresh.clear()  # the innocent ones have already stepped well
+        if entered:
+            self._fresh.clear()  # the innocent ones are not to be suspected with the next suspect
 
 
 def generation_config(sampling: Sampling) -> genai.GenerationConfig:
@@ -350,4 +369,24 @@ def generation_config(sampling: Sampling) -> genai.GenerationConfig:
         if sampling.top_k > 0:
             config.top_k = sampling.top_k
         config.rng_seed = sampling.seed
+        config.num_return_sequences = sampling.num_sequences
+    if sampling.guide is not None:
+        config.structured_output_config = guide_config(*sampling.guide)
     return config
+
+
+def guide_config(kind: str, text: str) -> genai.StructuredOutputConfig:
+    """Translate a guide; the library compiles it in the request's first step, and dies of a bad one.
+
+    Raises:
+        ValueError: The kind is unknown.
+    """
+    if kind in ("json_schema", "json"):
+        return genai.StructuredOutputConfig(json_schema=text or "{}")
+    if kind == "regex":
+        return genai.StructuredOutputConfig(regex=text)
+    if kind == "ebnf_grammar":
+        return genai.StructuredOutputConfig(grammar=text)
+    raise ValueError(
+        f"guided_decoding_guide_type is {kind!r}; expected json, json_schema, regex or ebnf_grammar"
+    )

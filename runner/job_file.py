@@ -1,0 +1,280 @@
+"""The job file: every option of a run in one YAML file, read strictly and written so that a run repeats.
+
+A key that is unknown, of a wrong type, or not honoured by this version is refused with its line: a setting
+that is silently ignored would make a run other than its file says. One table pairs keys and options, for
+both directions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trtb.build.errors import ConfigError
+from trtb.runner.run_folder import RunRecord
+from trtb.runner.yaml_lines import YamlDocument, read_yaml
+
+FILE_NAME: Final = "job.yaml"
+MAX_SHOWN_CHARS = 60
+
+_Count = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Input(_Section):
+    """What is read, and how strictly."""
+
+    path: str | None = None
+    limit: _Count | None = None
+    on_invalid: Literal["refuse", "fail"] | None = None
+    model_aliases: list[str] | None = None
+    strict_params: bool | None = None
+    max_line_bytes: _Count | None = None
+
+
+class Inference(_Section):
+    """What answers."""
+
+    engine: str | None = None
+    model_path: str | None = None  # a checkpoint, where the engine is not named
+    batch_size: _Count | None = None
+    max_seq_len: _Count | None = None  # must be the engine's own
+    device_ids: Any = None
+    default_max_tokens: _Count | None = None
+    deterministic: bool | None = None
+    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    endpoints: list[str] | None = None
+
+
+class Scheduler(_Section):
+    """When a request is sent, given up, and sent again."""
+
+    queue_size: Any = None
+    order: Any = None
+    timeout_ms: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    retry_times: Annotated[int, Field(ge=0)] | None = None
+    grace_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    server_wait_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    start_timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] | None = None
+
+
+class Output(_Section):
+    """What is written."""
+
+    path: str | None = None
+    follow: str | None = None
+    overwrite: bool | None = None
+
+
+class Cache(_Section):
+    """The result cache, which this version has not."""
+
+    enabled: Any = None
+    capacity_gb: Any = None
+    eviction_policy: Any = None
+    sync_interval_ms: Any = None
+
+
+class Monitoring(_Section):
+    """Metrics beyond the report, which this version has not."""
+
+    enabled: Any = None
+
+
+class Job(_Section):
+    """A job file's content; what is absent or null is left to the command line and the defaults."""
+
+    schema_version: Literal[1] = 1
+    input: Input | None = None
+    inference: Inference | None = None
+    scheduler: Scheduler | None = None
+    output: Output | None = None
+    cache: Cache | None = None
+    monitoring: Monitoring | None = None
+
+
+_SECTIONS: Final[dict[str, type[_Section]]] = {
+    "input": Input,
+    "inference": Inference,
+    "scheduler": Scheduler,
+    "output": Output,
+    "cache": Cache,
+    "monitoring": Monitoring,
+}
+
+# keys that change nothing at these values, and cannot be honoured at any other
+_NOT_YET: Final[dict[tuple[str, str], tuple[tuple[object, ...], str]]] = {
+    ("inference", "device_ids"): (([],), "the embedded engine runs on the CPU"),
+    ("scheduler", "queue_size"): ((0,), "nothing is read ahead of the requests in flight"),
+    ("scheduler", "order"): (("input",), "this version sends in input order"),
+    ("cache", "enabled"): ((False,), "this version has no result cache"),
+    ("cache", "capacity_gb"): ((0,), "this version has no result cache"),
+    ("cache", "eviction_policy"): (("lru",), "this version has no result cache"),
+    ("cache", "sync_interval_ms"): ((0,), "this version has no result cache"),
+    ("monitoring", "enabled"): ((False,), "this version has no metrics but the report"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of the file and the field of RunOptions that it sets."""
+
+    section: str
+    key: str
+    option: str
+    read: Callable[[Any], Any] = lambda value: value
+    write: Callable[[Any], Any] = lambda value: value
+    is_path: bool = False
+
+
+def _ms(section: str, key: str, option: str) -> _Key:
+    return _Key(section, key, option, lambda value: value / 1e3, _to_ms)
+
+
+def _to_ms(seconds: float) -> float:
+    value = round(seconds * 1e3, 6)
+    return int(value) if value.is_integer() else value
+
+
+_KEYS: Final = (
+    _Key("input", "path", "input_path", is_path=True),
+    _Key("input", "limit", "limit"),
+    _Key("input", "on_invalid", "on_invalid"),
+    _Key("input", "model_aliases", "model_aliases", tuple, list),
+    _Key("input", "strict_params", "strict_params"),
+    _Key("input", "max_line_bytes", "max_line_bytes"),
+    _Key("inference", "engine", "engine"),
+    _Key("inference", "batch_size", "concurrency"),
+    _Key("inference", "default_max_tokens", "default_max_tokens"),
+    _Key("inference", "deterministic", "deterministic"),
+    _Key("inference", "num_kv_blocks", "num_kv_blocks"),
+    _Key("inference", "endpoints", "endpoints", tuple, list),
+    _ms("scheduler", "timeout_ms", "request_timeout_s"),
+    _Key("scheduler", "retry_times", "max_attempts", lambda value: value + 1, lambda value: value - 1),
+    _ms("scheduler", "grace_ms", "grace_s"),
+    _ms("scheduler", "server_wait_ms", "server_wait_s"),
+    _ms("scheduler", "start_timeout_ms", "start_timeout_s"),
+    _Key("output", "path", "output", is_path=True),
+    _Key("output", "follow", "follow", is_path=True),
+    _Key("output", "overwrite", "overwrite"),
+)
+# of a repeated run, the first would mix two runs' results, and the second replace what it repeats
+_NOT_REPEATED: Final = frozenset({"follow", "overwrite"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job file that was read: options by their names in RunOptions (and `engine`), and two checks."""
+
+    path: Path
+    options: dict[str, Any]
+    model_path: str | None
+    max_seq_len: int | None
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Read a job file; relative paths in it count from its own folder.
+
+    Raises:
+        ConfigError: It cannot be read, or says something that cannot be honoured; each fault with its line.
+    """
+    document = read_yaml(path)
+    faults = list(_unhonoured(document))
+    try:
+        job = Job.model_validate(document.value)
+    except ValidationError as exc:
+        faults += [_describe(error, document) for error in exc.errors(include_url=False)]
+        raise _refused(path, faults) from exc
+    if faults:
+        raise _refused(path, faults)
+    options: dict[str, Any] = {}
+    for key in _KEYS:
+        value = getattr(getattr(job, key.section), key.key, None)
+        if value is not None:
+            options[key.option] = path.absolute().parent / value if key.is_path else key.read(value)
+    inference = job.inference or Inference()
+    return JobFile(path, options, inference.model_path, inference.max_seq_len)
+
+
+def known_keys() -> Iterator[str]:
+    """Yield every key of a job file's sections, as section.key: what the README lists."""
+    for section, model in _SECTIONS.items():
+        yield from (f"{section}.{key}" for key in model.model_fields)
+
+
+def to_yaml(record: RunRecord) -> bytes:
+    """Return the job file of a run, resolved; with another output it repeats the run."""
+    values = {**record.job, "input_path": record.input_path, "engine": record.engine}
+    values["output"] = str(Path(str(values["output"])).resolve())
+    sections: dict[str, Any] = {"schema_version": 1}
+    for key in _KEYS:
+        value = values.get(key.option)
+        if value is not None and key.option not in _NOT_REPEATED:
+            sections.setdefault(key.section, {})[key.key] = key.write(value)
+    head = (
+        f"# run {record.run_id}; repeat it: trtb run --config {FILE_NAME} -o OTHER.jsonl\n"
+        f"# input sha256 {record.input_sha256}\n# engine {record.engine_id}\n"
+    )
+    body: str = yaml.safe_dump(sections, sort_keys=False, allow_unicode=True)
+    return (head + body).encode()
+
+
+def _unhonoured(document: YamlDocument) -> Iterator[tuple[int, str]]:
+    for (section, key), (neutral, why) in _NOT_YET.items():
+        values = document.value.get(section) if isinstance(document.value, dict) else None
+        value = values.get(key) if isinstance(values, dict) else None
+        if value is None or any(type(value) is type(same) and value == same for same in neutral):
+            continue
+        expected = " or ".join(_shown(same) for same in neutral)
+        text = f"{section}.{key}: {_shown(value)}; expected {expected}, for {why}"
+        yield document.line((section, key)), text
+
+
+def _describe(error: Any, document: YamlDocument) -> tuple[int, str]:
+    """Return the line and the words of one of pydantic's findings."""
+    place = tuple(error["loc"])
+    where = ".".join(str(part) for part in place)
+    line = document.line(place)
+    if error["type"] == "extra_forbidden":
+        return line, f"{where}: unknown key; {_nearest(place)}"
+    if error["type"] in ("model_type", "dict_type"):
+        return line, f"{where or 'the file'}: {_shown(error['input'])}; expected keys with values"
+    problem = error["msg"].removeprefix("Input should be ")
+    return line, f"{where}: {_shown(error['input'])}; expected {problem}"
+
+
+def _nearest(place: tuple[Any, ...]) -> str:
+    """Return what an unknown key may have meant."""
+    *parents, key = (str(part) for part in place)
+    elsewhere = {
+        name: f"{section}.{name}" for section, model in _SECTIONS.items() for name in model.model_fields
+    }
+    elsewhere |= {entry.option: f"{entry.section}.{entry.key}" for entry in _KEYS}
+    here = _SECTIONS[parents[0]].model_fields if parents and parents[0] in _SECTIONS else Job.model_fields
+    for names in ({name: name for name in here}, elsewhere):
+        if close := difflib.get_close_matches(key, names, n=1, cutoff=0.75):
+            return f"the nearest known one is {names[close[0]]}"
+    return f"expected one of {', '.join(here)}"
+
+
+def _refused(path: Path, faults: list[tuple[int, str]]) -> ConfigError:
+    lines = [f"{path}:{line}: {text}" for line, text in sorted(faults)]
+    return ConfigError("\n".join(lines), "README.md lists every key of a job file")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)) and value:
+        return "a list" if isinstance(value, list) else "a mapping"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"

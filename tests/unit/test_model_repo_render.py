@@ -1,0 +1,118 @@
+"""An engine rendered as a Triton model repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.manifest import fake_manifest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from trtb.build.errors import ConfigError
+from trtb.model_repo import pbtxt, render
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DEPLOY = render.DeployConfig(num_kv_blocks=64, max_queue_size=7, deterministic=True)
+
+
+def rendered(tmp_path: Path, **fields) -> Path:
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    repository = tmp_path / "repository"
+    render.render(engine, fake_manifest(**fields), repository, DEPLOY)
+    return repository
+
+
+def normalised(config_path: Path) -> str:
+    """Return the file's text as Triton's own parser understands it, without this machine's paths."""
+    config = text_format.Parse(config_path.read_text(), model_config_pb2.ModelConfig())
+    if "engine_dir" in config.parameters:
+        config.parameters["engine_dir"].string_value = "ENGINE"
+    return text_format.MessageToString(config)
+
+
+def test_the_openvino_repository_is_the_golden_one(tmp_path):
+    config = rendered(tmp_path) / "tensorrt_llm" / "config.pbtxt"
+    assert normalised(config) == (GOLDEN / "config.pbtxt").read_text()
+
+
+def test_the_no_op_repository_speaks_the_same_contract(tmp_path):
+    render.render_noop(tmp_path / "noop")
+    noop = pbtxt.read(tmp_path / "noop" / "tensorrt_llm" / "config.pbtxt")
+    golden = pbtxt.read(GOLDEN / "config.pbtxt")
+    assert list(noop.input) == list(golden.input)
+    assert list(noop.output) == list(golden.output)
+    assert noop.model_transaction_policy.decoupled
+    assert (tmp_path / "noop" / "tensorrt_llm" / "1" / "model.py").is_file()
+
+
+def test_a_repository_has_its_models_code_and_no_leftovers(tmp_path):
+    model = rendered(tmp_path) / "tensorrt_llm"
+    assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt"]
+    assert sorted(path.name for path in (model / "1").iterdir()) == ["model.py", "openvino_engine.py"]
+    for path in (model / "1").iterdir():
+        compile(path.read_text(), path.name, "exec")
+
+
+def test_an_engine_that_holds_its_repository_is_named_relative_to_it_and_can_be_moved(tmp_path):
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    render.render_into_engine(engine, fake_manifest())
+    moved = engine.rename(tmp_path / "moved")
+    model = moved / "repository" / "tensorrt_llm"
+    folder = pbtxt.read(model / "config.pbtxt").parameters["engine_dir"].string_value
+    assert not Path(folder).is_absolute()
+    assert (model / folder).resolve() == moved.resolve()
+
+
+def test_more_in_flight_than_the_engine_was_built_for_is_refused(tmp_path):
+    deploy = render.DeployConfig(max_batch_size=129)
+    with pytest.raises(ConfigError, match="129; engine tiny-int8_wo@3 was built for at most 128"):
+        render.render(tmp_path, fake_manifest(), tmp_path / "repository", deploy)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_backend_that_cannot_be_deployed_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="tensorrt_llm cannot be deployed"):
+        render.render(tmp_path, fake_manifest(backend="tensorrt_llm"), tmp_path / "r", DEPLOY)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("decoupled: true", "decoupled: false", "not decoupled"),
+        ('name: "tensorrt_llm"', 'name: "other"', "name 'other'"),
+        ('name: "input_lengths"', 'name: "lengths"', "input input_lengths is missing"),
+        ('string_value: "64"', 'string_value: "${num_kv_blocks}"', "unfilled template variable"),
+        ('backend: "python"', "backend: python:", "expected a Triton ModelConfig"),
+    ],
+)
+def test_a_repository_that_is_not_the_contracts_is_refused(tmp_path, old, new, said):
+    repository = rendered(tmp_path)
+    config = repository / "tensorrt_llm" / "config.pbtxt"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        render.check(repository)
+
+
+def test_a_repository_without_its_version_or_its_configuration_is_refused(tmp_path):
+    repository = rendered(tmp_path)
+    (repository / "tensorrt_llm" / "1").rename(repository / "tensorrt_llm" / "2")
+    with pytest.raises(ConfigError, match="no version folder 1"):
+        render.check(repository)
+    (repository / "tensorrt_llm" / "config.pbtxt").unlink()
+    with pytest.raises(ConfigError, match="not found"):
+        render.check(repository)
+
+
+def test_an_input_declared_optional_where_it_is_required_is_refused(tmp_path):
+    repository = rendered(tmp_path)
+    path = repository / "tensorrt_llm" / "config.pbtxt"
+    config = pbtxt.read(path)
+    next(tensor for tensor in config.input if tensor.name == "input_lengths").optional = True
+    pbtxt.write(path, config)
+    with pytest.raises(ConfigError, match="input_lengths is missing or declared otherwise"):
+        render.check(repository)

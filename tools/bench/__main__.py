@@ -1,0 +1,91 @@
+"""Run benchmarks, print what they found beside what the design asks for, and write it as JSON.
+
+A missed target is told and does not fail: machines differ several-fold, and only ratios count. All but
+`validate` need an engine, which `make demo` builds; TRTB_HOME names the folder that it is in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import orjson
+
+from trtb.build import files
+from trtb.build.errors import EngineNotFoundError, TrtbError
+from trtb.build.store import EngineStore, StoredEngine
+from trtb.tools.bench import client, engine_ceiling, ledger, validate
+from trtb.tools.bench.targets import Outcome, Target, describe_machine
+
+NEED_ENGINE = {"client": client.measure, "ledger": ledger.measure, "engine_ceiling": engine_ceiling.measure}
+NAMES = ("validate", *NEED_ENGINE)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is named, or everything."""
+    parser = argparse.ArgumentParser("python -m trtb.tools.bench", description=__doc__)
+    parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; default: all of them")
+    parser.add_argument("--quick", action="store_true", help="fewer lines and rounds: minutes, not an hour")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--engine", help="name, name@version or engine_id; default: the default engine")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.name) - set(NAMES):
+        parser.error(f"NAME: {', '.join(sorted(unknown))}; expected {', '.join(NAMES)}")
+    machine = describe_machine()
+    flags = " ".join(machine["flags"]) or "none of those that matter"
+    print(f"{machine['cpu']} ({machine['family_model']}), {machine['num_cores']} cores; {flags}")
+    found: list[Outcome] = []
+    try:
+        for name in options.name or NAMES:
+            found.append(_measure(name, options.quick, options.engine))
+            show(found[-1])
+    except TrtbError as exc:
+        print(f"error: {exc.message}\nhint: {exc.hint}", file=sys.stderr)
+        return exc.exit_code
+    finally:
+        if options.json and found:
+            document = {"machine": machine, "benchmarks": {each.name: each.to_json() for each in found}}
+            files.write_atomic(options.json, orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    return 0
+
+
+def show(outcome: Outcome) -> None:
+    """Print the targets as a table, and the figures behind them."""
+    print(f"\n{outcome.name:<32} {'hold':>9} {'reach':>9} {'measured':>9}  verdict")
+    for target in outcome.targets:
+        sign = "<" if target.is_bound else ">"
+        marks = "".join(f" {f'{sign} {mark:g}':>9}" for mark in (target.hold, target.reach))
+        measured = f"{target.measured:.3g} {target.unit}".strip()
+        print(f"  {target.what:<30}{marks} {measured:>9}  {target.verdict}")
+    for key, value in outcome.figures.items():
+        print(f"  {key:<30} {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(each) for each in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _measure(name: str, quick: bool, engine: str | None) -> Outcome:
+    if name == "validate":
+        figures = validate.measure(quick)
+        names = ("ratio", "hold", "reach", "name")
+        ratio, hold, reach, _ = (figures.pop(key) for key in names)
+        return Outcome(name, [Target("lines/s / bare orjson", ratio, hold, reach)], figures)
+    return NEED_ENGINE[name](quick, _find_engine(engine))
+
+
+def _find_engine(reference: str | None) -> StoredEngine:
+    try:
+        return EngineStore(files.trtb_home()).resolve(reference)
+    except EngineNotFoundError as exc:
+        raise EngineNotFoundError(
+            f"{exc.message}; this benchmark needs an engine",
+            "build one with `make demo`, and set TRTB_HOME to the folder that it was built in",
+        ) from exc
+
+
+if __name__ == "__main__":
+    sys.exit(main())

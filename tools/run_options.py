@@ -1,0 +1,111 @@
+"""The options of a run: what was typed, over what the job file says, over the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trtb.build.errors import ConfigError, EngineNotFoundError
+
+if TYPE_CHECKING:
+    from trtb.build.store import EngineStore, StoredEngine
+    from trtb.runner.job_file import JobFile
+    from trtb.runner.options import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What the command line holds: every value, by its name in RunOptions, and which of them were typed."""
+
+    values: dict[str, Any]
+    typed: frozenset[str]
+
+
+def choose_options(command_line: Typed, config: Path | None, store: EngineStore) -> RunOptions:
+    """Return the options of `trtb run`.
+
+    Raises:
+        ConfigError: They contradict each other, or the job file is refused.
+        EngineNotFoundError: No engine is meant, or more than one.
+    """
+    from trtb.runner.job_file import read_job_file
+    from trtb.runner.options import RunOptions
+
+    job = read_job_file(config) if config is not None else None
+    values = dict(command_line.values)
+    if job is not None:
+        values |= {name: value for name, value in job.options.items() if name not in command_line.typed}
+    if values["input_path"] is None:
+        raise ConfigError(
+            "INPUT_PATH: missing; expected a JSONL file of requests", "name it, or set input.path in --config"
+        )
+    if values["on_invalid"] not in ("refuse", "fail"):
+        raise ConfigError(f"--on-invalid: {values['on_invalid']!r}; expected refuse or fail")
+    if values["deterministic"] and values["endpoints"]:
+        raise ConfigError(
+            "--deterministic: the precision is the server's own, and --endpoint names one that is running",
+            "start it with: trtb serve --deterministic",
+        )
+    input_path = values["input_path"]
+    values["output"] = values["output"] or input_path.with_name(f"{input_path.stem}.out{input_path.suffix}")
+    engine = values.pop("engine")
+    stored = find_engine(store, engine, job, is_typed="engine" in command_line.typed)
+    known = {option.name for option in fields(RunOptions)}
+    assert values.keys() <= known, values.keys() - known
+    return RunOptions(engine_dir=stored.path, manifest=stored.manifest, **values)
+
+
+def find_engine(
+    store: EngineStore, engine: str | None, job: JobFile | None, *, is_typed: bool = False
+) -> StoredEngine:
+    """Return the engine of a run, checked against what the job file says of it.
+
+    Args:
+        store: The engines.
+        engine: A reference, typed or of the job file.
+        job: The job file, whose `model_path` finds the engine where none is named.
+        is_typed: The engine was typed, and wins over `model_path`.
+
+    Raises:
+        ConfigError: The engine is not the job file's model, or of another length.
+        EngineNotFoundError: No engine is meant, or more than one.
+    """
+    model = job.model_path if job and not is_typed else None
+    stored = _by_model(store, model) if model and engine is None else store.resolve(engine)
+    manifest = stored.manifest
+    if model and not _is_of(stored, model):
+        raise ConfigError(
+            f"inference.model_path: {model!r}; engine {manifest.reference} is of {manifest.checkpoint.name}",
+            "leave one of the two out",
+        )
+    if job and job.max_seq_len not in (None, manifest.limits.max_seq_len):
+        raise ConfigError(
+            f"inference.max_seq_len: {job.max_seq_len}; engine {manifest.reference} was built for "
+            f"{manifest.limits.max_seq_len}",
+            f"build another: trtb build --model {manifest.checkpoint.name} --max-seq-len {job.max_seq_len}",
+        )
+    return stored
+
+
+def _by_model(store: EngineStore, model: str) -> StoredEngine:
+    """Return the one default engine of a checkpoint, or the engine that the name means."""
+    defaults = [
+        stored
+        for stored in store.list()
+        if _is_of(stored, model) and store.default_version(stored.manifest.name) == stored.manifest.version
+    ]
+    if len(defaults) > 1:
+        listed = ", ".join(stored.manifest.reference for stored in defaults)
+        raise EngineNotFoundError(
+            f"inference.model_path: {model!r} has several engines ({listed}); expected one",
+            "name it: inference.engine, or --engine",
+        )
+    return defaults[0] if defaults else store.resolve(model)
+
+
+def _is_of(stored: StoredEngine, model: str) -> bool:
+    manifest = stored.manifest
+    checkpoint = manifest.checkpoint
+    names = {checkpoint.name, f"{checkpoint.name}@{checkpoint.revision}", manifest.name, manifest.reference}
+    return model in names | {manifest.engine_id}
