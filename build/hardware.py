@@ -50,3 +50,16 @@ def _read_text(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+# with any of these, the CPU engine computes in bf16 or quantises activations by itself, unless told not to
+_LOW_PRECISION_FLAGS = frozenset({"avx512_bf16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8"})
+
+
+def low_precision_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Return the CPU's flags that make the engine's default arithmetic less exact than f32."""
+    for line in _read_text(cpuinfo).splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() == "flags":
+            return sorted(_LOW_PRECISION_FLAGS.intersection(flags.split()))
+    return []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
+from trtb.build import hardware
 from trtb.build.manifest import EngineManifest
 from trtb.model_repo import render
 from trtb.runner.endpoint import Endpoint, EndpointConfig
@@ -42,13 +44,22 @@ def prepare(
     return TritonServer(config)
 
 
-async def agreed_pool(endpoints: list[Endpoint], manifest: EngineManifest) -> int | None:
-    """Check that every server serves the engine; returns the smallest KV pool in blocks, where told.
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What all servers of a run have in common; None where a server does not tell."""
+
+    num_kv_blocks: int | None  # the smallest pool
+    is_exact: bool | None  # greedy and seeded answers do not depend on what else is in flight
+
+
+async def agree(endpoints: list[Endpoint], manifest: EngineManifest) -> Agreement:
+    """Check that every server serves the engine, and ask each for its settings.
 
     Raises:
         ContractMismatchError: A server serves another engine, or another contract.
     """
-    pools = []
+    pools: list[int] = []
+    exact: list[bool | None] = []
     for endpoint in endpoints:
         parameters = await endpoint.transport.model_parameters(timeout_s=30)
         served = parameters.get("engine_id", manifest.engine_id)
@@ -60,7 +71,15 @@ async def agreed_pool(endpoints: list[Endpoint], manifest: EngineManifest) -> in
             )
         if "num_kv_blocks" in parameters:
             pools.append(int(parameters["num_kv_blocks"]))
-    return min(pools) if pools else None
+        exact.append(_is_exact(parameters, is_own=endpoint.server is not None))
+    is_exact = False if False in exact else None if None in exact else True
+    return Agreement(min(pools) if pools else None, is_exact)
+
+
+def _is_exact(parameters: dict[str, str], *, is_own: bool) -> bool | None:
+    if parameters.get("deterministic") == "true":
+        return True
+    return not hardware.low_precision_flags() if is_own else None
 
 
 def _config(options: RunOptions) -> EndpointConfig:

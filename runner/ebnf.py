@@ -10,9 +10,9 @@ import string
 from dataclasses import dataclass, field
 from typing import Final
 
-from trtb.runner.guide_faults import MAX_DEPTH, MAX_REPEATS, GuideError
+from trtb.runner.guide_faults import MAX_DEPTH, Cost, GuideError
 
-MAX_RULES: Final = 500
+MAX_RULES: Final = 256
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BLANK: Final = re.compile(r"(?:[ \t\n\r]|#[^\n]*)*")
@@ -39,12 +39,11 @@ class _Need:
 
 @dataclass(slots=True)
 class _Rule:
-    """One rule: where it stands, what its alternatives need, and how far its repetitions expand."""
+    """One rule: where it stands, what its alternatives need, and what they name."""
 
     at: int
     alternatives: tuple[_Need, ...] = ()
     names: dict[str, int] = field(default_factory=dict)
-    size: int = 0
 
 
 def check_grammar(text: str) -> None:
@@ -60,6 +59,7 @@ class _Reader:
         self.at = 0
         self.rules: dict[str, _Rule] = {}
         self.rule = _Rule(0)
+        self.cost = Cost()
 
     def read(self) -> None:
         self._skip()
@@ -71,11 +71,6 @@ class _Reader:
             for name, at in rule.names.items():
                 if name not in self.rules:
                     raise self._fault(f'the rule "{_shown(name)}" is nowhere defined', "its definition", at)
-        size = sum(rule.size for rule in self.rules.values())
-        if size > MAX_REPEATS:
-            raise GuideError(
-                f"its repetitions come to {size} elements; expected at most {MAX_REPEATS}", "lower the counts"
-            )
         self._check_endings()
 
     def _check_endings(self) -> None:
@@ -130,7 +125,7 @@ class _Reader:
             raise self._fault("one rule more", f"at most {MAX_RULES}")
         self.rule = self.rules[name] = _Rule(start)
         self.at = self.text.index("::=", start) + 3
-        self.rule.alternatives, self.rule.size = self._alternation(depth=0)
+        self.rule.alternatives, _ = self._alternation(depth=0)
         if self.at < len(self.text) and not self._starts_rule():
             raise self._fault(f"{self._peek()!r}", "an element, | or a new rule")
 
@@ -154,6 +149,7 @@ class _Reader:
         while (char := self._peek()) not in ("", "|", ")") and not self._starts_rule():
             need, element_size = self._element(char, depth)
             low, copies = self._quantifier()
+            self.cost.add(element_size, low, copies)
             if low:
                 needed = _Need(needed.rules | need.rules, needed.groups + need.groups)
             size += element_size * copies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from trtb.build.errors import TrtbError
@@ -9,7 +10,8 @@ from trtb.build.errors import TrtbError
 MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 32
 # compiling happens while the whole batch waits: these keep the worst of it to a few seconds
-MAX_REPEATS: Final = 512  # characters that the repetitions of one expression or grammar come to
+MAX_REPEATS: Final = 256  # copies that the counts of one expression or grammar make
+MAX_OPTIONAL: Final = 64  # parts of one expression or grammar that may be left out
 MAX_VALUES: Final = 20_000  # what a schema names, and the items that it counts
 
 
@@ -18,3 +20,22 @@ class GuideError(TrtbError):
 
     code = "guide_refused"
     exit_code = 3
+
+
+@dataclass(slots=True)
+class Cost:
+    """What the quantifiers of one expression or grammar cost to compile."""
+
+    num_repeats: int = 0
+    num_optional: int = 0
+
+    def add(self, size: int, low: int, copies: int) -> None:
+        """Count one quantifier over a part of `size` elements; raise GuideError past the limits."""
+        self.num_repeats += size * (copies - 1)
+        self.num_optional += low == 0
+        if self.num_repeats > MAX_REPEATS:
+            raise GuideError(
+                f"its counts repeat {self.num_repeats} characters or more; expected {MAX_REPEATS}"
+            )
+        if self.num_optional > MAX_OPTIONAL:
+            raise GuideError(f"more than {MAX_OPTIONAL} optional parts; expected fewer")

@@ -15,7 +15,10 @@ from trtb.runner.guide_faults import MAX_DEPTH, MAX_VALUES, GuideError
 from trtb.runner.json_schema_logic import are_disjoint, check_endings, is_of_type
 from trtb.runner.regex_guide import check_pattern
 
-MAX_BOUND: Final = 9999  # of integers; with longer ones the engine was seen to let others through
+MAX_BOUND: Final = 100  # of integers; beyond, others were seen to pass (192 for 67 to 191)
+MAX_PATTERN_REPEATS: Final = 512
+MAX_PROPERTIES: Final = 200
+MAX_CHOSEN_PROPERTIES: Final = 32  # the engine writes a rule for each of them and each number before it
 MAX_CONST: Final = 2**63 - 1
 
 ANNOTATIONS: Final = frozenset({
@@ -67,8 +70,11 @@ class _Reader:
         self.references: dict[str, Any] = {}
         self.waiting: list[str] = []
         self.size = 0
+        self.num_repeats = 0
 
     def read(self) -> None:
+        if not isinstance(self.root, dict):
+            raise GuideError(f"#: {shown(self.root)}; expected a schema, an object")
         self._schema(self.root, "#", 0)
         while self.waiting:
             pointer = self.waiting.pop()
@@ -188,7 +194,7 @@ class _Reader:
             self._schema(rest, place, depth + 1)
         if "patternProperties" in schema:
             self._pattern_properties(schema, path, depth)
-        self._max_properties(schema, properties, path)
+        self._num_properties(schema, properties, path)
 
     def _required(self, schema: dict[str, Any], properties: dict[str, Any], path: str) -> None:
         required = schema.get("required", [])
@@ -214,13 +220,13 @@ class _Reader:
             self._grow(1, place)
             self._schema(value, place, depth + 1)
 
-    def _max_properties(self, schema: dict[str, Any], properties: dict[str, Any], path: str) -> None:
+    def _num_properties(self, schema: dict[str, Any], properties: dict[str, Any], path: str) -> None:
         high = _count(schema, "maxProperties", path)
         if high is not None and high < len(schema.get("required", [])):
             raise GuideError(f"{path}/maxProperties: {high}; expected at least what is required")
-        if high is not None:
-            # the engine writes a rule for each property and each number of properties before it
-            self._grow(len(properties) ** 2, path)
+        most = MAX_PROPERTIES if high is None else MAX_CHOSEN_PROPERTIES
+        if len(properties) > most:
+            raise GuideError(f"{path}/properties: {len(properties)}; expected at most {most}")
 
     def _array(self, schema: dict[str, Any], path: str, depth: int) -> None:
         prefix = _list(schema["prefixItems"], f"{path}/prefixItems") if "prefixItems" in schema else []
@@ -244,7 +250,12 @@ class _Reader:
         if len(given) > 1:
             raise GuideError(f"{path}/pattern: ignored beside format; expected one of them")
         if "pattern" in schema:
-            self._grow(_check_pattern(schema["pattern"], f"{path}/pattern"), path)
+            self.num_repeats += _check_pattern(schema["pattern"], f"{path}/pattern")
+            if self.num_repeats > MAX_PATTERN_REPEATS:
+                raise GuideError(
+                    f"{path}/pattern: the counts of all patterns so far repeat {self.num_repeats} characters;"
+                    f" expected {MAX_PATTERN_REPEATS}"
+                )
         form = schema.get("format", "time")
         if not isinstance(form, str) or form not in FORMATS:
             raise GuideError(

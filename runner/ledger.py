@@ -9,6 +9,7 @@ rows of the last group, whose requests are then sent again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import sqlite3
 import threading
@@ -49,12 +50,10 @@ COLUMN_NAMES = (
     *("finish_reason", "latency_ns", "ttft_ns", "finished_ns", "record"),
 )
 COLUMNS = ", ".join(COLUMN_NAMES)
-# Every statement lets go of Python's interpreter lock and must win it back from the client's own work:
-# rows go in many to a statement, the rest of a group one by one.
-BLOCK_ROWS = 32
+# Every statement lets go of Python's interpreter lock and must win it back from the client's own work, so
+# rows go in many to a statement; sqlite3 keeps the statements of all sizes prepared (128 by default).
+MAX_ROWS_PER_INSERT = 64
 _ROW = f"({', '.join('?' * len(COLUMN_NAMES))})"
-INSERT = f"INSERT INTO results({COLUMNS}) VALUES {_ROW}"
-INSERT_BLOCK = f"{INSERT}{f', {_ROW}' * (BLOCK_ROWS - 1)}"
 _values = operator.attrgetter(*COLUMN_NAMES)
 
 
@@ -169,6 +168,11 @@ def reopen_failures(path: Path, codes: frozenset[str] | None = None) -> int:
     return removed
 
 
+@functools.cache
+def _insert(num_rows: int) -> str:
+    return f"INSERT INTO results({COLUMNS}) VALUES {', '.join([_ROW] * num_rows)}"
+
+
 class LedgerWriter:
     """The one writer of a ledger, on a thread of its own.
 
@@ -275,11 +279,9 @@ class LedgerWriter:
     def _commit(self, rows: list[ResultRow]) -> None:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
-        num_in_blocks = len(rows) - len(rows) % BLOCK_ROWS
-        for start in range(0, num_in_blocks, BLOCK_ROWS):
-            block = rows[start : start + BLOCK_ROWS]
-            execute(INSERT_BLOCK, tuple(chain.from_iterable(map(_values, block))))
-        self._connection.executemany(INSERT, map(_values, rows[num_in_blocks:]))
+        for start in range(0, len(rows), MAX_ROWS_PER_INSERT):
+            part = rows[start : start + MAX_ROWS_PER_INSERT]
+            execute(_insert(len(part)), tuple(chain.from_iterable(map(_values, part))))
         execute("COMMIT")
         if self._on_commit:
             self._on_commit(rows)

@@ -12,23 +12,23 @@ BUCKETS_PER_DOUBLING = 32
 
 
 class Histogram:
-    """Positive durations in logarithmic buckets; a percentile is exact to about 1 %."""
+    """Positive integers (durations in ns, lengths) in logarithmic buckets; exact to about 1 %."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.count = 0
-        self.total_ns = 0
-        self.max_ns = 0
+        self.total = 0
+        self.max_value = 0
 
-    def add(self, value_ns: int) -> None:
-        """Count a duration."""
-        self._counts[int(math.log2(max(value_ns, 1)) * BUCKETS_PER_DOUBLING)] += 1
+    def add(self, value: int) -> None:
+        """Count a value."""
+        self._counts[int(math.log2(max(value, 1)) * BUCKETS_PER_DOUBLING)] += 1
         self.count += 1
-        self.total_ns += value_ns
-        self.max_ns = max(self.max_ns, value_ns)
+        self.total += value
+        self.max_value = max(self.max_value, value)
 
-    def percentile_ns(self, fraction: float) -> int | None:
-        """Return the duration that `fraction` of the values do not exceed, or None without values."""
+    def percentile(self, fraction: float) -> int | None:
+        """Return the value that `fraction` of the values do not exceed, or None without values."""
         if not self.count:
             return None
         wanted = math.ceil(fraction * self.count)
@@ -36,8 +36,8 @@ class Histogram:
         for bucket in sorted(self._counts):
             seen += self._counts[bucket]
             if seen >= wanted:
-                return min(self.max_ns, round(2 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
-        return self.max_ns
+                return min(self.max_value, round(2 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
+        return self.max_value
 
 
 @dataclass(slots=True)

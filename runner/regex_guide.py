@@ -11,7 +11,7 @@ from __future__ import annotations
 import string
 from typing import Final
 
-from trtb.runner.guide_faults import MAX_DEPTH, MAX_REPEATS, GuideError
+from trtb.runner.guide_faults import MAX_DEPTH, Cost, GuideError
 
 MAX_CHAR: Final = 0x10FFFF
 
@@ -36,7 +36,7 @@ def check_regex(text: str) -> None:
 
 
 def check_pattern(text: str) -> int:
-    """Return how many characters a pattern expands to; raise GuideError where it cannot shape a JSON string.
+    """Return how many characters its counts repeat; raise GuideError where it cannot shape a JSON string.
 
     It must not match a character that JSON writes as an escape, nor be an alternation at its top: the
     engine puts the quotes around its first and its last alternative only.
@@ -51,19 +51,15 @@ class _Reader:
         self.text = text
         self.in_json = in_json
         self.at = 0
+        self.cost = Cost()
 
     def read(self) -> int:
         if not self.text:
             raise GuideError("an empty expression; expected one that matches something")
-        size = self._alternation(depth=0)
-        if size > MAX_REPEATS:
-            raise GuideError(
-                f"its repetitions come to more than {MAX_REPEATS} characters; expected fewer",
-                "lower the counts",
-            )
+        self._alternation(depth=0)
         if self.at < len(self.text):
             raise self._fault("a ) that nothing opened", "\\)")
-        return size
+        return self.cost.num_repeats
 
     def _fault(self, found: str, expected: str, at: int | None = None) -> GuideError:
         return GuideError(f"column {(self.at if at is None else at) + 1}: {found}; expected {expected}")
@@ -91,7 +87,10 @@ class _Reader:
             if char == "$" and depth == 0 and self.text[self.at + 1 : self.at + 2] in ("", "|"):
                 self.at += 1
                 break
-            size += self._atom(depth) * self._quantifier()
+            atom_size = self._atom(depth)
+            low, copies = self._quantifier()
+            self.cost.add(atom_size, low, copies)
+            size += atom_size * copies
             num_atoms += 1
         if not num_atoms:
             raise self._fault("nothing to match", "at least one character; (?:…)? makes it optional")
@@ -131,23 +130,23 @@ class _Reader:
         self.at += 1
         return size
 
-    def _quantifier(self) -> int:
-        """Read what follows an atom and return how many copies the engine makes of it."""
+    def _quantifier(self) -> tuple[int, int]:
+        """Read what follows an atom; return the fewest times it stands, and how many copies are made."""
         char = self._peek()
         if char not in ("*", "+", "?", "{"):
-            return 1
-        copies = 1
+            return 1, 1
+        low, copies = int(char == "+"), 1
         if char == "{":
-            copies = self._count()
+            low, copies = self._count()
         else:
             self.at += 1
         if self._peek() == "?":
             self.at += 1  # lazy: the same answers are allowed
         if self._peek() in ("*", "+", "?", "{"):
             raise self._fault("two quantifiers in a row", "a group between them")
-        return max(copies, 1)
+        return low, max(copies, 1)
 
-    def _count(self) -> int:
+    def _count(self) -> tuple[int, int]:
         end = self.text.find("}", self.at)
         low, comma, high = self.text[self.at + 1 : max(end, self.at)].partition(",")
         if end < 0 or not _is_count(low) or not (high == "" or _is_count(high)):
@@ -157,7 +156,7 @@ class _Reader:
         if (high or (not comma and low)) and int(high or low) == 0:
             raise self._fault("a count of 0", "a count of at least 1")
         self.at = end + 1
-        return int(high or low)
+        return int(low), int(high or low)
 
     def _escape(self) -> None:
         start = self.at

@@ -68,6 +68,8 @@ class RunReport(BaseModel):
     concurrency: int
     request_latency: Durations
     ttft: Durations
+    # whether greedy and seeded answers are the same whatever else was in flight; null: the server did not tell
+    is_exact: bool | None
     warnings: list[str]
 
 
@@ -78,10 +80,10 @@ def durations(histogram: Histogram) -> Durations:
         return None if value_ns is None else round(value_ns / 1e6, 3)
 
     return Durations(
-        p50_ms=ms(histogram.percentile_ns(0.5)),
-        p90_ms=ms(histogram.percentile_ns(0.9)),
-        p99_ms=ms(histogram.percentile_ns(0.99)),
-        max_ms=ms(histogram.max_ns if histogram.count else None),
+        p50_ms=ms(histogram.percentile(0.5)),
+        p90_ms=ms(histogram.percentile(0.9)),
+        p99_ms=ms(histogram.percentile(0.99)),
+        max_ms=ms(histogram.max_value if histogram.count else None),
     )
 
 
@@ -96,6 +98,7 @@ class SessionFigures:
     num_restarts: int = 0
     duration_s: float = 0.0
     max_in_flight: int = 0
+    is_exact: bool | None = None
 
 
 def make_report(
@@ -115,6 +118,11 @@ def make_report(
     notes = list(warnings)
     if truncated:
         notes.append(f"{truncated} answers were cut by max_tokens (finish_reason length)")
+    if session.is_exact is False:
+        notes.append(
+            "greedy and seeded answers may depend on what else was in flight: this CPU computes in low precision "
+            "(--deterministic: in f32, more slowly)"
+        )
     seconds = max(session.duration_s, 1e-9)
     return RunReport(
         run_id=record.run_id,
@@ -142,6 +150,7 @@ def make_report(
         concurrency=session.concurrency,
         request_latency=durations(totals.latency),
         ttft=durations(totals.ttft),
+        is_exact=session.is_exact,
         warnings=notes,
     )
 

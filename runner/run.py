@@ -133,6 +133,7 @@ class _Run:
         figures.num_restarts = session.num_restarts
         figures.duration_s = session.duration_s
         figures.max_in_flight = session.max_in_flight
+        figures.is_exact = session.is_exact
         return figures
 
     @contextlib.contextmanager

@@ -55,6 +55,7 @@ class Session:
         self.max_in_flight = 0
         self.duration_s = 0.0
         self.is_interrupted = False
+        self.is_exact: bool | None = None
 
     async def work(self, done: LineSet, duplicates: LineSet) -> None:
         """Answer every line that is not done.
@@ -63,7 +64,9 @@ class Session:
             ServerError: A server did not start, or is lost for good.
             LedgerError: The ledger could not be written.
         """
-        async with self._servers() as (endpoints, pool):
+        async with self._servers() as (endpoints, agreed):
+            pool = agreed.num_kv_blocks
+            self.is_exact = agreed.is_exact
             renderer = self._renderer(pool)
             budget = BlockBudget(UNLIMITED_BLOCKS if pool is None else pool * len(endpoints))
             source = self._source(renderer, done, duplicates, pool)
@@ -83,7 +86,7 @@ class Session:
             self.num_restarts = sum(endpoint.num_restarts for endpoint in endpoints)
 
     @contextlib.asynccontextmanager
-    async def _servers(self) -> AsyncIterator[tuple[list[Endpoint], int | None]]:
+    async def _servers(self) -> AsyncIterator[tuple[list[Endpoint], deploy.Agreement]]:
         """Bring the servers up and agree with them; end our own at the end."""
         options = self._options
         self._enter("connecting" if options.endpoints else "starting the server")
@@ -91,7 +94,7 @@ class Session:
         try:
             for endpoint in endpoints:
                 await endpoint.wait_ready()
-            yield endpoints, await deploy.agreed_pool(endpoints, options.manifest)
+            yield endpoints, await deploy.agree(endpoints, options.manifest)
         finally:
             await asyncio.gather(*(endpoint.close() for endpoint in endpoints))
             shutil.rmtree(self._paths.server_dir, ignore_errors=True)

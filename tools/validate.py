@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtb.tools.console import JsonFlag, command, put, put_json, say
+from trtb.tools.console import JsonFlag, command, put, put_json, put_table, say
 
 if TYPE_CHECKING:
+    from trtb.build.store import StoredEngine
     from trtb.runner.findings import Finding
     from trtb.runner.request import Capabilities
+    from trtb.runner.token_statistics import TokenStatistics
     from trtb.runner.validate import ValidationReport
 
 InputArgument = Annotated[Path, typer.Argument(help="The JSONL file of requests.")]
@@ -30,12 +32,21 @@ EngineOption = Annotated[
 
 @command
 def validate(
-    input_path: InputArgument,
+    input_path: Annotated[Path | None, typer.Argument(help="The JSONL file of requests.")] = None,
     engine: EngineOption = None,
     model_alias: AliasOption = None,
     strict_params: StrictOption = False,
     max_line_bytes: MaxLineOption = 16 << 20,
     max_findings: Annotated[int, typer.Option(help="List at most so many findings.")] = 100,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Count tokens, shared prefixes and KV blocks, too (slower).")
+    ] = False,
+    default_max_tokens: Annotated[
+        int, typer.Option(min=1, help="With --tokens: bound of answers whose request names none.")
+    ] = 1024,
+    parameters: Annotated[
+        bool, typer.Option("--parameters", help="Print what becomes of each request parameter, and end.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Check a request file: every fault, with its line, and nothing started.
@@ -44,41 +55,98 @@ def validate(
 
     Example: trtb validate input.jsonl --model-alias gpt-4o-mini
     """
+    from trtb.build.errors import ConfigError
+    from trtb.runner.options import accepted_models, capabilities_of
+    from trtb.runner.request import Capabilities
     from trtb.runner.validate import to_json, validate_file
 
-    names, capabilities = _chosen_engine(engine, tuple(model_alias or ()))
+    stored = _chosen_engine(engine, is_needed=tokens)
+    capabilities = capabilities_of(stored.path) if stored else Capabilities()
+    if parameters:
+        _put_parameters(stored, capabilities, as_json)
+        return 0
+    if input_path is None:
+        raise ConfigError("INPUT: missing; expected a JSONL file of requests", "trtb validate input.jsonl")
     report = validate_file(
         input_path,
-        model_names=names,
+        model_names=accepted_models(stored.manifest, tuple(model_alias or ())) if stored else None,
         strict_params=strict_params,
         capabilities=capabilities,
         max_line_bytes=max_line_bytes,
         max_findings=max_findings,
     )
+    counted = None
+    if tokens and stored and not report.is_refused:
+        from trtb.runner.token_statistics import count_tokens_of
+
+        counted = count_tokens_of(
+            input_path,
+            stored.path,
+            stored.manifest,
+            report.invalid_lines,
+            default_max_tokens=default_max_tokens,
+            max_line_bytes=max_line_bytes,
+            max_findings=max_findings,
+        )
     if as_json:
-        put_json(to_json(report))
+        put_json(to_json(report) | ({"tokens": counted.to_json()} if counted else {}))
     else:
         show(report)
-    return 3 if report.has_errors else 0
+        if counted:
+            _show_tokens(counted)
+    return 3 if report.has_errors or (counted and counted.num_too_long) else 0
 
 
-def _chosen_engine(
-    engine: str | None, aliases: tuple[str, ...]
-) -> tuple[frozenset[str] | None, Capabilities]:
+def _chosen_engine(engine: str | None, *, is_needed: bool) -> StoredEngine | None:
     from trtb.build.errors import EngineNotFoundError
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
-    from trtb.runner.options import accepted_models, capabilities_of
-    from trtb.runner.request import Capabilities
 
     try:
-        stored = EngineStore(trtb_home()).resolve(engine)
+        return EngineStore(trtb_home()).resolve(engine)
     except EngineNotFoundError:
-        if engine is not None:
+        if engine is not None or is_needed:
             raise
         say("no engine in the store: any model name and every capability is accepted")
-        return None, Capabilities()
-    return accepted_models(stored.manifest, aliases), capabilities_of(stored.path)
+        return None
+
+
+def _put_parameters(stored: StoredEngine | None, capabilities: Capabilities, as_json: bool) -> None:
+    from trtb.runner.parameter_table import as_rows
+
+    backend = stored.manifest.backend if stored else "openvino"
+    rows = []
+    for name, on_openvino, on_tensorrt_llm, accepts, note in as_rows():
+        status = on_tensorrt_llm if backend == "tensorrt_llm" else on_openvino
+        if name in ("tools", "tool_choice") and capabilities.tool_style is None:
+            status, note = "refused", "the engine's chat template has no tools"
+        rows.append([name, status, accepts, note])
+    columns = ["parameter", "status", "accepts", "note"]
+    if as_json:
+        found = [dict(zip(columns, row, strict=True)) for row in rows]
+        reference = stored.manifest.reference if stored else None
+        put_json({"schema_version": 1, "engine": reference, "backend": backend, "parameters": found})
+    else:
+        put_table(columns, rows)
+
+
+def _show_tokens(counted: TokenStatistics) -> None:
+    for finding in counted.findings:
+        put(describe(finding))
+    figures = counted.to_json()
+    lengths, blocks = figures["prompt_length"], figures["kv_blocks_per_request"]
+    partly = " (at least)" if counted.is_prefix_count_partial else ""
+    put(
+        f"{figures['prompt_tokens']} prompt tokens in {figures['prompts']} prompts: "
+        f"p50 {lengths['p50']}, p90 {lengths['p90']}, max {lengths['max']}; "
+        f"{figures['shared_prefix_share']:.1%} in shared prefixes{partly}"
+    )
+    put(
+        f"at most {figures['max_output_tokens']} output tokens; KV blocks of {figures['tokens_per_block']} "
+        f"tokens a request: p50 {blocks['p50']}, p90 {blocks['p90']}, max {blocks['max']}"
+    )
+    if counted.num_too_long:
+        put(f"{counted.num_too_long} requests cannot be sent: see above")
 
 
 def show(report: ValidationReport, *, to: object = put) -> None:

@@ -16,7 +16,11 @@ NAMES = frozenset({"a", "look_up"})
 styles = st.sampled_from(["hermes", "llama3_json"])
 plain = st.text(st.characters(exclude_characters="<{;", exclude_categories=["Cs"]), max_size=8)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | plain,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | plain,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain, inner, max_size=3),
     max_leaves=5,
 )

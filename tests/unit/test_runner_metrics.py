@@ -18,16 +18,16 @@ def test_a_percentile_is_exact_to_two_percent(values, fraction):
     for value in values:
         histogram.add(value)
     exact = sorted(values)[math.ceil(fraction * len(values)) - 1]
-    assert histogram.percentile_ns(fraction) == pytest.approx(exact, rel=0.022, abs=1)
-    assert histogram.percentile_ns(1.0) <= histogram.max_ns == max(values)
-    assert (histogram.count, histogram.total_ns) == (len(values), sum(values))
+    assert histogram.percentile(fraction) == pytest.approx(exact, rel=0.022, abs=1)
+    assert histogram.percentile(1.0) <= histogram.max_value == max(values)
+    assert (histogram.count, histogram.total) == (len(values), sum(values))
 
 
 def test_no_values_have_no_percentile_and_zero_is_a_value():
     histogram = Histogram()
-    assert histogram.percentile_ns(0.5) is None
+    assert histogram.percentile(0.5) is None
     histogram.add(0)
-    assert histogram.percentile_ns(0.5) == 0
+    assert histogram.percentile(0.5) == 0
 
 
 def test_a_histogram_does_not_grow_with_its_values():
