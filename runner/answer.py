@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trtb.runner.detokenize import StopMatcher
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.request import SamplingParams
 from trtb.runner.tool_calls import ToolCall
@@ -57,7 +58,6 @@ class Answer:
 class _Sequence:
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    cut_text: str | None = None  # the text before a stop string, once there is one
 
 
 class AnswerReader:
@@ -106,11 +106,8 @@ class AnswerReader:
         sequence = self._sequences.setdefault(chunk.sequence, _Sequence())
         sequence.ids += chunk.token_ids
         sequence.log_probs += chunk.log_probs
-        if self._matcher is not None:
-            sequence.cut_text = self._matcher.push(chunk.token_ids)
-            if sequence.cut_text is not None:
-                del sequence.ids[self._matcher.num_tokens :]
-                self.is_done = True
+        if self._matcher is not None and self._matcher.push(chunk.token_ids) is not None:
+            self.is_done = True
 
     def choices(self) -> list[Choice]:
         """Return the answers, in the order of their sequences."""
@@ -118,20 +115,24 @@ class AnswerReader:
         return [choice for sequence in sequences for choice in [self._choice(sequence)] * self._num_copies]
 
     def _choice(self, sequence: _Sequence) -> Choice:
-        text = sequence.cut_text
         ids = sequence.ids
-        if self._sampling.stop and text is None:
-            matcher = self._renderer.stop_matcher(self._sampling.stop)
-            text = matcher.push(ids)
-            if text is None and matcher.finish() and matcher.has_stopped:  # complete with the last bytes
-                text = matcher.finish()
-            ids = ids[: matcher.num_tokens]
-        if text is not None:
-            return self._called(text, Choice(text, "stop", len(ids), self._log_probs(ids, sequence, text)))
+        if self._sampling.stop:
+            matcher = self._matcher or self._matched(ids)
+            text = matcher.finish()
+            if matcher.has_stopped:
+                ids = ids[: matcher.num_tokens]
+                return self._called(
+                    text, Choice(text, "stop", len(ids), self._log_probs(ids, sequence, text))
+                )
         kept = self._renderer.strip_stop_ids(ids)
         reason: FinishReason = "length" if len(ids) >= self._max_tokens and len(kept) == len(ids) else "stop"
         text = self._renderer.decode(kept)
         return self._called(text, Choice(text, reason, len(kept), self._log_probs(kept, sequence, text)))
+
+    def _matched(self, ids: list[int]) -> StopMatcher:
+        matcher = self._renderer.stop_matcher(self._sampling.stop)
+        matcher.push(ids)
+        return matcher
 
     def _called(self, text: str, choice: Choice) -> Choice:
         """Return a choice with its tool calls read, where it may have any."""

@@ -105,9 +105,9 @@ class StopMatcher:
 
 def token_bytes(backend: Any, token_id: int) -> bytes:
     """Return what a token alone stands for; of a byte-level vocabulary that may be part of a character."""
-    stages = [] if backend.decoder is None else _flat(json.loads(backend.decoder.__getstate__()))
-    if [stage["type"] for stage in stages] == ["ByteLevel"]:
-        return _byte_level_table(_shown_tokens(backend))[token_id]
+    table = _byte_level_table(backend)
+    if table is not None:
+        return table[token_id]
     return str(backend.decode([token_id], skip_special_tokens=True)).encode()
 
 
@@ -224,13 +224,13 @@ class _WholeText:
 @functools.lru_cache(maxsize=4)
 def _reading(backend: Any) -> Callable[[], _Text]:
     """Return what starts the text of an answer: how this tokenizer's decoder is to be read."""
+    byte_table = _byte_level_table(backend)
+    if byte_table is not None:
+        return lambda: _ByteLevelText(byte_table)
     token_of = _shown_tokens(backend)
-    stages = [] if backend.decoder is None else _flat(json.loads(backend.decoder.__getstate__()))
+    stages = _stages(backend)
     kinds = [stage["type"] for stage in stages]
     after_replace = kinds[next((i for i, kind in enumerate(kinds) if kind != "Replace"), len(kinds)) :]
-    if kinds == ["ByteLevel"]:
-        byte_table = _byte_level_table(token_of)
-        return lambda: _ByteLevelText(byte_table)
     if after_replace in _AFTER_REPLACE and backend.decoder.decode([_ANCHOR]) == _ANCHOR:
         last = stages[-1]
         strip = (last["content"], last["start"]) if last["type"] == "Strip" else ("", 0)
@@ -241,6 +241,10 @@ def _reading(backend: Any) -> Callable[[], _Text]:
         piece_table = _piece_table(token_of, backend.decoder)
         return lambda: _PieceText(piece_table)
     return lambda: _WholeText(backend)
+
+
+def _stages(backend: Any) -> list[dict[str, Any]]:
+    return [] if backend.decoder is None else _flat(json.loads(backend.decoder.__getstate__()))
 
 
 def _flat(stage: dict[str, Any]) -> list[dict[str, Any]]:
@@ -260,7 +264,12 @@ def _shown_tokens(backend: Any) -> Callable[[int], str | None]:
     return token_of
 
 
-def _byte_level_table(token_of: Callable[[int], str | None]) -> _Table[bytes]:
+@functools.lru_cache(maxsize=4)
+def _byte_level_table(backend: Any) -> _Table[bytes] | None:
+    """Return each token's bytes, or None where the vocabulary is not one of bytes."""
+    if [stage["type"] for stage in _stages(backend)] != ["ByteLevel"]:
+        return None
+    token_of = _shown_tokens(backend)
     # a byte that is a printable Latin-1 character is written as it; the others take, in order, what follows
     alphabet = sorted(ByteLevel.alphabet())
     printable = {ord(char) for char in alphabet if ord(char) < 256}

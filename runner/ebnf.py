@@ -10,10 +10,11 @@ import string
 from dataclasses import dataclass, field
 from typing import Final
 
-from trtb.runner.guide_faults import MAX_DEPTH, Cost, GuideError
+from trtb.runner.guide_faults import BROAD, MAX_DEPTH, Cost, GuideError
 
 MAX_RULES: Final = 256
 
+_MANY: Final = 128  # characters of a broad range
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _BLANK: Final = re.compile(r"(?:[ \t\n\r]|#[^\n]*)*")
 _COUNT: Final = re.compile(r"\{(\d{1,6})(,?)(\d{0,6})\}", re.ASCII)
@@ -163,8 +164,7 @@ class _Reader:
         if char == '"':
             return _Need(), max(self._string(), 1)
         if char == "[":
-            self._class()
-            return _Need(), 1
+            return _Need(), BROAD if self._class() else 1
         if char == "(":
             return self._group(depth)
         name = self._name()
@@ -224,12 +224,13 @@ class _Reader:
         self.at += 1
         return length
 
-    def _class(self) -> None:
+    def _class(self) -> bool:
+        """Read a class and say whether it may hold most characters."""
         opened = self.at
         self.at += 1
         negated = self._peek() == "^"
         self.at += negated
-        is_empty = True
+        is_empty, is_wide = True, False
         while self._peek() != "]":
             start = self.at
             low = self._class_char(opened)
@@ -240,13 +241,16 @@ class _Reader:
                 if self.text[start] == "-":
                     raise self._fault("a range from -", "- at the end of the class", start)
                 self.at += 1
-                if self._class_char(opened) < low:
+                high = self._class_char(opened)
+                is_wide |= high - low > _MANY
+                if high < low:
                     raise self._fault(
                         "a range whose end is before its start", "the lower character first", start
                     )
         if is_empty:
             raise self._fault("an empty class", "characters between [ and ]", opened)
         self.at += 1
+        return negated or is_wide
 
     def _class_char(self, opened: int) -> int:
         if self._peek() in ("", "\n", "\r"):

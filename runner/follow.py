@@ -16,6 +16,7 @@ from trtb.runner import ledger
 from trtb.runner.errors import LedgerCorruptError
 from trtb.runner.ledger import ResultRow
 from trtb.runner.line_set import LineSet
+from trtb.runner.records import OUTPUT_ID_PREFIX
 
 
 class FollowFile:
@@ -37,16 +38,16 @@ class FollowFile:
         self._file.close()
 
 
-def repair(path: Path, ledger_path: Path) -> None:
+def repair(path: Path, ledger_path: Path, run_id: str) -> None:
     """Make a followed file whole before a run goes on: every row of the ledger in it exactly once.
 
     Raises:
-        LedgerCorruptError: A line in the middle is not a record; nothing is changed then.
+        LedgerCorruptError: A line in the middle is not a record of this run; nothing is changed then.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    present, sound_bytes = _read_present(path)
+    present, sound_bytes = _read_present(path, run_id)
     size = path.stat().st_size
     with path.open("r+b") as file:
         if sound_bytes < size:
@@ -61,16 +62,17 @@ def repair(path: Path, ledger_path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _read_present(path: Path) -> tuple[LineSet, int]:
+def _read_present(path: Path, run_id: str) -> tuple[LineSet, int]:
     """Return the lines that have a record in the file, and the length of its sound part in bytes."""
     present = LineSet()
+    prefix = f"{OUTPUT_ID_PREFIX}{run_id}-"
     sound = 0
     with path.open("rb") as file:
         for number, data in enumerate(file, start=1):
             if not data.endswith(b"\n"):
                 break  # torn by a kill
             try:
-                line = int(orjson.loads(data)["id"].rpartition("-")[2])
+                line = int(orjson.loads(data)["id"].removeprefix(prefix))
             except (ValueError, KeyError, TypeError, AttributeError) as exc:
                 raise LedgerCorruptError(
                     f"{path}: line {number} is not a result of this run; expected one record a line",

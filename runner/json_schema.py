@@ -16,9 +16,9 @@ from trtb.runner.json_schema_logic import are_disjoint, check_endings, is_of_typ
 from trtb.runner.regex_guide import check_pattern
 
 MAX_BOUND: Final = 100  # of integers; beyond, others were seen to pass (192 for 67 to 191)
-MAX_PATTERN_REPEATS: Final = 512
+MAX_PATTERN_REPEATS: Final = 1024
 MAX_PROPERTIES: Final = 200
-MAX_CHOSEN_PROPERTIES: Final = 32  # the engine writes a rule for each of them and each number before it
+MAX_CHOSEN_PROPERTIES: Final = 32  # with maxProperties: the engine writes a rule for each, and each number
 MAX_CONST: Final = 2**63 - 1
 
 ANNOTATIONS: Final = frozenset({
@@ -253,8 +253,8 @@ class _Reader:
             self.num_repeats += _check_pattern(schema["pattern"], f"{path}/pattern")
             if self.num_repeats > MAX_PATTERN_REPEATS:
                 raise GuideError(
-                    f"{path}/pattern: the counts of all patterns so far repeat {self.num_repeats} characters;"
-                    f" expected {MAX_PATTERN_REPEATS}"
+                    f"{path}/pattern: the patterns so far repeat {self.num_repeats} characters;"
+                    f" expected at most {MAX_PATTERN_REPEATS}"
                 )
         form = schema.get("format", "time")
         if not isinstance(form, str) or form not in FORMATS:

@@ -83,7 +83,10 @@ def connect(path: Path) -> sqlite3.Connection:
         LedgerCorruptError: The file is not a ledger of this schema.
     """
     is_new = not path.exists()
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as exc:
+        raise _unusable(path, exc) from exc
     try:
         connection.execute("PRAGMA page_size=16384")
         (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -101,6 +104,9 @@ def connect(path: Path) -> sqlite3.Connection:
                 f"{path}: schema version {version}; expected {SCHEMA_VERSION}",
                 "finish this run with the version of trtb that began it",
             )
+    except sqlite3.OperationalError as exc:  # of the system around the file; its content is another kind
+        connection.close()
+        raise _unusable(path, exc) from exc
     except sqlite3.DatabaseError as exc:
         connection.close()
         raise LedgerCorruptError(
@@ -110,6 +116,13 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _unusable(path: Path, cause: sqlite3.OperationalError) -> LedgerError:
+    return LedgerError(
+        f"{path}: {cause}; expected a file that can be written, and room for it",
+        "free disk space, or see who may write there, then run again to resume",
+    )
 
 
 def check_integrity(path: Path) -> None:

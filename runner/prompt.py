@@ -23,6 +23,7 @@ from trtb.runner.detokenize import StopMatcher
 from trtb.runner.errors import ContextLengthError, InvalidRequestError
 from trtb.runner.request import ChatRequest
 from trtb.runner.tool_calls import ToolCall
+from trtb.runner.word_cache import WordCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class PromptRenderer:
                 f"{folder}: no usable tokenizer: {exc}", "check the engine with: trtb engines verify"
             ) from exc
         self._backend = self._tokenizer.backend_tokenizer
+        self._words = WordCache(self._backend)
         self._limits = limits
         self._vocab_size = vocab_size
         self._stop_ids = stop_ids
@@ -109,6 +111,8 @@ class PromptRenderer:
                 f"the prompt has more than {at_least} tokens; the engine takes {self._limits.max_seq_len} "
                 "for prompt and answer together"
             )
+        if not add_special_tokens:
+            return self._words.encode(text)
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -66,9 +66,11 @@ def _write(
     plan: PublishPlan, output: IO[bytes], failed: IO[bytes], retry: IO[bytes], totals: RunTotals
 ) -> None:
     rows = ledger.read_rows(plan.paths.ledger)
-    with open_input(plan.input_path) as copy, open_input(plan.input_path) as raw_file:
-        lines = read_lines(io.BufferedReader(raw_file, BUFFER_BYTES), plan.max_line_bytes)
-        for raw in lines:
+    with (
+        open_input(plan.input_path) as copy,
+        io.BufferedReader(open_input(plan.input_path), BUFFER_BYTES) as source,
+    ):
+        for raw in read_lines(source, plan.max_line_bytes):
             if plan.limit is not None and totals.total >= plan.limit:
                 break
             row = next(rows, None)

@@ -10,6 +10,8 @@ import orjson
 from trtb.runner.answer import Choice
 from trtb.runner.errors import RequestError
 
+OUTPUT_ID_PREFIX = "batch_req_"  # then the request id
+
 
 def request_id(run_id: str, line: int) -> str:
     """Return the id of a line's request; it does not depend on attempts, so that a resumed run agrees."""
@@ -105,5 +107,5 @@ def failure_of(error: RequestError) -> tuple[str, str, int]:
 
 def _dump(identity: str, custom_id: str | None, response: Any, error: Any) -> bytes:
     return orjson.dumps(
-        {"id": f"batch_req_{identity}", "custom_id": custom_id, "response": response, "error": error}
+        {"id": f"{OUTPUT_ID_PREFIX}{identity}", "custom_id": custom_id, "response": response, "error": error}
     )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import string
 from typing import Final
 
-from trtb.runner.guide_faults import MAX_DEPTH, Cost, GuideError
+from trtb.runner.guide_faults import BROAD, MAX_DEPTH, Cost, GuideError
 
 MAX_CHAR: Final = 0x10FFFF
 
+_MANY: Final = 128  # characters of a broad class
 _META: Final = frozenset("\\^$.*+?()[]{}|")
 _CONTROLS: Final = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B}
 _HEX_DIGITS: Final = {"x": 2, "u": 4}
@@ -101,10 +102,10 @@ class _Reader:
         if char == "(":
             return self._group(depth)
         if char == "[":
-            self._class()
-        elif char == "\\":
-            self._escape()
-        elif char == ".":
+            return BROAD if self._class() else 1
+        if char == "\\":
+            return BROAD if self._escape() else 1
+        if char == ".":
             raise self._fault(". (it matches a line break here)", "[^\\n], or the characters that you mean")
         elif char in "^$":
             raise self._fault(f"{char} inside the expression", "^ at its start or $ at its end only")
@@ -158,15 +159,17 @@ class _Reader:
         self.at = end + 1
         return int(low), int(high or low)
 
-    def _escape(self) -> None:
+    def _escape(self) -> bool:
+        """Read an escape and say whether it stands for most characters."""
         start = self.at
         name = self.text[self.at + 1 : self.at + 2]
         if name and name in "dwsDWS":
             self.at += 2
             if self.in_json and name not in "dw":
                 raise self._fault(f"\\{name} (it matches what JSON must escape)", "the characters", start)
-            return
+            return name.isupper()
         self._literal(self._escaped_char(), start)
+        return False
 
     def _escaped_char(self) -> int:
         """Read an escape that stands for one character."""
@@ -195,7 +198,8 @@ class _Reader:
         if self.in_json and char in _UNQUOTABLE:
             raise self._fault("a character that JSON must escape", "other characters", at)
 
-    def _class(self) -> None:
+    def _class(self) -> bool:
+        """Read a class and say whether it holds most characters."""
         opened = self.at
         self.at += 1
         negated = self._peek() == "^"
@@ -208,6 +212,7 @@ class _Reader:
         self.at += 1
         if self.in_json:
             self._check_quotable(tuple(ranges), negated, opened)
+        return negated or sum(high - low for low, high in ranges) > _MANY
 
     def _class_item(self, opened: int, *, is_first: bool) -> _Ranges:
         start = self.at

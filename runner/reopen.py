@@ -44,11 +44,14 @@ def reopen(
     engine_dir, manifest = find_engine(record.engine_id)
     folder.acquire()
     try:
-        num_reopened = ledger.reopen_failures(folder.paths.ledger, codes)
-        if not num_reopened:
-            raise ConfigError(f"{folder.paths.folder}: no failed request to run again")
-        record.state = "interrupted"
+        was_finished = record.state == "finished"
+        record.state = "interrupted"  # first: killed between the two, the run can still go on
         folder.write(record)
+        num_reopened = ledger.reopen_failures(folder.paths.ledger, codes)
+        if was_finished and not num_reopened:
+            record.state = "finished"
+            folder.write(record)
+            raise ConfigError(f"{folder.paths.folder}: no failed request to run again")
     finally:
         folder.release()
     job = dict(record.job)

@@ -66,7 +66,7 @@ class _Run:
         with _log_to(self._paths.log), self._left_resumable(record):
             done = self._done_lines(record) if is_resumed else LineSet()
             if self._options.follow is not None:
-                follow.repair(self._options.follow, self._paths.ledger)
+                follow.repair(self._options.follow, self._paths.ledger, record.run_id)
             figures = self._work(record, done, checked.invalid_lines)
             if record.state == "interrupted":
                 self._leave(record, figures)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,3 +45,43 @@ def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint.fetch(MODEL, home)
     build_engine(MODEL, make_config(), home, deploy=render_into_engine)
     return home
+
+
+@dataclass(frozen=True)
+class SharedServer:
+    """A server that many tests use, deterministic and with a small KV pool."""
+
+    home: Path
+    endpoint: str
+    metrics_url: str
+    num_kv_blocks: int
+
+
+@pytest.fixture(scope="session")
+def shared_server(engine_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    """The default engine behind `trtb serve --deterministic`."""
+    num_kv_blocks = 400
+    command = [
+        *(sys.executable, "-c", "from trtb.tools.cli import main; main()"),
+        *("serve", "--deterministic", "--json", "--grpc-port", "0", "--metrics-port", "0"),
+        *("--num-kv-blocks", str(num_kv_blocks)),
+    ]
+    log = tmp_path_factory.mktemp("serve") / "stderr"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "TRTB_HOME": str(engine_home)},
+            cwd=tmp_path_factory.getbasetemp(),
+        )
+    assert process.stdout
+    lines = []
+    while not (lines and lines[-1] == b"}\n") and (line := process.stdout.readline()):
+        lines.append(line)
+    assert lines, log.read_text()
+    told = json.loads(b"".join(lines))
+    yield SharedServer(engine_home, told["endpoint"], told["metrics"], num_kv_blocks)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    process.stdout.close()

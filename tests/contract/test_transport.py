@@ -26,8 +26,8 @@ def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
         return lambda scenario: run_virtual(closing(lambda: FakeTransport(slow), scenario))
     from trtb.runner.triton_client import TritonTransport
 
-    served = request.getfixturevalue("served")
-    return lambda scenario: asyncio.run(closing(lambda: TritonTransport(served.endpoint), scenario))
+    shared = request.getfixturevalue("shared_server")
+    return lambda scenario: asyncio.run(closing(lambda: TritonTransport(shared.endpoint), scenario))
 
 
 async def closing(connect: Callable[[], Transport], scenario: Scenario) -> None:

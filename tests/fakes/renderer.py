@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trtb.runner.detokenize import StopMatcher
+
 END_ID = 0
 
 
@@ -18,21 +20,25 @@ class FakeRenderer:
             ids = ids[:-1]
         return ids
 
-    def stop_matcher(self, stop: tuple[str, ...]) -> FakeStopMatcher:
-        """Return a matcher of stop strings."""
-        return FakeStopMatcher(self, stop)
+    def stop_matcher(self, stop: tuple[str, ...]) -> StopMatcher:
+        """Return the real matcher, on this text."""
+        return StopMatcher(FakeDetokenizer(self), stop)  # type: ignore[arg-type]
+
+    def stop_word_ids(self, stop: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return none: every stop string falls across tokens."""
+        return ()
 
 
-class FakeStopMatcher:
-    """What the workers use of a `StopMatcher`."""
+class FakeDetokenizer:
+    """What a `StopMatcher` uses of a `Detokenizer`."""
 
-    def __init__(self, renderer: FakeRenderer, stop: tuple[str, ...]) -> None:
+    def __init__(self, renderer: FakeRenderer) -> None:
         self._renderer = renderer
-        self._stop = stop
-        self._text = ""
 
-    def push(self, ids: list[int]) -> str | None:
-        """Return the text before a stop string once there is one."""
-        self._text += self._renderer.decode(ids)
-        ends = [self._text.find(word) for word in self._stop if word in self._text]
-        return self._text[: min(ends)] if ends else None
+    def push(self, ids: list[int]) -> str:
+        """Return the text of the ids."""
+        return self._renderer.decode(ids)
+
+    def finish(self) -> str:
+        """Return the rest, of which there is none."""
+        return ""

@@ -11,19 +11,26 @@ from fakes.renderer import END_ID, FakeRenderer
 from fakes.transport import FakeServer, FakeTransport, Reply
 
 from trtb.runner.admission import BlockBudget
+from trtb.runner.answer import Answer
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import RequestError
 from trtb.runner.request import SamplingParams
 from trtb.runner.retry import RetryPolicy
-from trtb.runner.source import Item, Refused
+from trtb.runner.source import Item, Prompt, Refused
 from trtb.runner.transport import EngineRequest
-from trtb.runner.workers import Answer, WorkConfig, Workers
+from trtb.runner.workers import WorkConfig, Workers
 
 
 def item(line: int, num_blocks: int = 1, max_tokens: int = 4, **sampling: object) -> Item:
     """Return a request to send."""
     return Item(
-        line, f"c-{line}", [line], max_tokens, SamplingParams(**sampling), seed=line, num_blocks=num_blocks
+        line,
+        f"c-{line}",
+        [Prompt([line], max_tokens)],
+        SamplingParams(**sampling),
+        seed=line,
+        num_prompt_tokens=1,
+        num_blocks=num_blocks,
     )
 
 
@@ -34,7 +41,7 @@ def line_of(request: EngineRequest) -> int:
 
 def attempt_of(request: EngineRequest) -> int:
     """Return the number of an attempt, from 1."""
-    return int(request.request_id.split("-")[2])
+    return int(request.request_id.rpartition("-")[2])
 
 
 def scripted(replies: dict[int, list[Reply]]) -> Callable[[EngineRequest], Reply]:

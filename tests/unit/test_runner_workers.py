@@ -39,7 +39,7 @@ def test_every_request_is_answered_with_its_own_answer():
     work = Work([item(line) for line in range(1, 21)], FakeServer()).run()
     assert sorted(work.ended) == list(range(1, 21))
     for line, answers in work.answers.items():
-        assert [answer.text for answer in answers] == [f"{line} {line + 7} {line + 14} {line + 21} "]
+        assert [choice.text for choice in answers[0].choices] == [f"{line} {line + 7} {line + 14} {line + 21} "]
         assert answers[0].finish_reason == "length"
         assert answers[0].num_tokens == 4
     assert_nothing_is_held(work)
@@ -48,7 +48,7 @@ def test_every_request_is_answered_with_its_own_answer():
 def test_each_attempt_has_an_id_of_its_own_that_is_not_the_custom_id():
     server = FakeServer(scripted({1: [Fails(QUEUE_FULL), Fails(QUEUE_FULL), Answers()]}))
     work = Work([item(1)], server).run()
-    assert [request.request_id for request in server.sent] == ["run-1-1", "run-1-2", "run-1-3"]
+    assert [request.request_id for request in server.sent] == ["run-1-0-1", "run-1-0-2", "run-1-0-3"]
     assert work.attempts == {1: 3}
 
 
@@ -122,7 +122,7 @@ def test_a_timeout_counts_from_sending_cancels_the_stream_and_is_final():
     work = Work([item(1), item(2), item(3)], server, concurrency=2, request_timeout_s=2.0).run()
     assert [type(error) for error in work.errors[1]] == [DeadlineExceededError]
     assert work.errors[1][0].code == "timeout"
-    assert server.cancelled == ["run-1-1"]
+    assert server.cancelled == ["run-1-0-1"]
     assert sorted(work.answers) == [2, 3]
     assert work.duration_s == pytest.approx(2.0, abs=0.05)
     assert_nothing_is_held(work)
@@ -138,8 +138,8 @@ def test_a_stop_string_ends_the_answer_and_cancels_what_would_follow():
     server = FakeServer()
     work = Work([item(1, max_tokens=50, stop=("15 ",)), item(2)], server).run()
     (answer,) = work.answers[1]
-    assert (answer.text, answer.finish_reason) == ("1 8 ", "stop")
-    assert server.cancelled == ["run-1-1"]
+    assert (answer.choices[0].text, answer.finish_reason) == ("1 8 ", "stop")
+    assert server.cancelled == ["run-1-0-1"]
     assert server.sent[0].streaming
     assert not server.sent[1].streaming
     assert_nothing_is_held(work)
@@ -224,7 +224,7 @@ def test_cancelling_gives_up_what_is_in_flight_and_its_lines_stay_to_do():
     work.run(during=lambda work: work.after(1.0, work.workers.cancel))
     assert sorted(work.answers) == [1, 4]
     assert work.errors == {}
-    assert sorted(server.cancelled) == ["run-2-1", "run-3-1"]
+    assert sorted(server.cancelled) == ["run-2-0-1", "run-3-0-1"]
     assert_nothing_is_held(work)
 
 
