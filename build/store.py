@@ -7,7 +7,6 @@ file of its own beside the versions, so that promoting and rolling back touch no
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import re
 import shutil
@@ -15,7 +14,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import filelock
 
@@ -23,30 +21,19 @@ from trtb.build import files
 from trtb.build.errors import EngineCorruptError, EngineNotFoundError, StoreError, StoreLockedError
 from trtb.build.manifest import (
     EngineManifest,
-    Record,
     changed_files,
     file_entries,
     read_record,
     write_record,
 )
+from trtb.build.store_default import DefaultRecord, read_default, write_default
 
 MANIFEST_FILE = "manifest.json"
-DEFAULT_FILE = "default.json"
 LOCK_TIMEOUT_S = 60.0
 MIN_ID_PREFIX = 12
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _NOT_HASHED = frozenset({MANIFEST_FILE})  # it holds the hashes of all else, the Triton repository included
-
-
-class DefaultRecord(Record):
-    """Which version of a name is meant where none is given: `engines/<name>/default.json`."""
-
-    schema_version: Literal[1] = 1
-    default: int | None
-    history: list[int]  # earlier defaults, oldest first
-    last_version: int  # the highest ever given: a number never means two engines
-    promoted_at: str  # UTC, ISO 8601
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +150,9 @@ class EngineStore:
             for folder in [target, *(path for path in target.rglob("*") if path.is_dir())]:
                 folder.chmod(0o555)
             if state.default is None:
-                self._write_default(name, version, state.history, version)
+                write_default(self.root / name, version, state.history, version)
             else:
-                self._write_default(name, state.default, state.history, version, state.promoted_at)
+                write_default(self.root / name, state.default, state.history, version, state.promoted_at)
         return StoredEngine(target, manifest)
 
     def verify(self, engine: StoredEngine) -> None:
@@ -189,10 +176,10 @@ class EngineStore:
             name, version = engine.manifest.name, engine.manifest.version
             state = self._default(name)
             if state.default == version:
-                self._write_default(name, version, state.history, state.last_version)
+                write_default(self.root / name, version, state.history, state.last_version)
             else:
                 history = state.history + ([state.default] if state.default is not None else [])
-                self._write_default(name, version, history, state.last_version)
+                write_default(self.root / name, version, history, state.last_version)
         return engine
 
     def rollback(self, name: str) -> StoredEngine:
@@ -212,7 +199,7 @@ class EngineStore:
                     f"{name}: no earlier default to go back to; the default is {state.default}",
                     f"trtb engines promote {name}@VERSION",
                 )
-            self._write_default(name, earlier[-1], earlier[:-1], state.last_version)
+            write_default(self.root / name, earlier[-1], earlier[:-1], state.last_version)
             return self._read(name, earlier[-1])
 
     def remove(self, reference: str, *, force: bool = False) -> None:
@@ -245,7 +232,7 @@ class EngineStore:
             target.chmod(0o755)
             target.rename(doomed)
             files.fsync_dir(target.parent)
-            self._write_default(name, default, history, state.last_version, state.promoted_at)
+            write_default(self.root / name, default, history, state.last_version, state.promoted_at)
             _remove_tree(doomed)
 
     def _to_remove(self, reference: str) -> tuple[str, int]:
@@ -287,33 +274,7 @@ class EngineStore:
         return self._read(name, wanted)
 
     def _default(self, name: str) -> DefaultRecord:
-        """Read a name's default; a kill between a commit's rename and its record leaves the first version."""
-        path = self.root / name / DEFAULT_FILE
-        versions = self._versions(name)
-        if not path.is_file():
-            first, last = min(versions, default=None), max(versions, default=0)
-            return DefaultRecord(default=first, history=[], last_version=last, promoted_at="")
-        state = read_record(path, DefaultRecord)
-        last = max([state.last_version, *versions])
-        default = state.default if state.default in versions else max(versions, default=None)
-        return state.model_copy(update={"last_version": last, "default": default})
-
-    def _write_default(
-        self,
-        name: str,
-        version: int | None,
-        history: Sequence[int],
-        last_version: int,
-        promoted_at: str | None = None,
-    ) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds")
-        record = DefaultRecord(
-            default=version,
-            history=[*history],
-            last_version=last_version,
-            promoted_at=now if promoted_at is None else promoted_at,
-        )
-        write_record(self.root / name / DEFAULT_FILE, record)
+        return read_default(self.root / name, self._versions(name))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

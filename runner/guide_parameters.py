@@ -1,4 +1,4 @@
-"""The parameters that constrain an answer to a grammar: OpenAI's response_format, and the guided extensions."""
+"""The parameters that constrain an answer: OpenAI's response_format, and the guided extensions."""
 
 from __future__ import annotations
 

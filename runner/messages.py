@@ -1,4 +1,4 @@
-"""Check the messages of a request and bring them to one shape: role, text, and tool calls where there are any.
+"""Check the messages of a request and bring them to one shape: role, text, and tool calls.
 
 `developer` is read as `system`. Text parts are joined without a separator. Only an assistant's content may
 be null. Images, audio, files and tool traffic are refused by name, and no address in them is ever opened.

@@ -68,7 +68,7 @@ class RunReport(BaseModel):
     concurrency: int
     request_latency: Durations
     ttft: Durations
-    # whether greedy and seeded answers are the same whatever else was in flight; null: the server did not tell
+    # greedy and seeded answers do not depend on what else was in flight; null: the server did not tell
     is_exact: bool | None
     warnings: list[str]
 
@@ -120,8 +120,8 @@ def make_report(
         notes.append(f"{truncated} answers were cut by max_tokens (finish_reason length)")
     if session.is_exact is False:
         notes.append(
-            "greedy and seeded answers may depend on what else was in flight: this CPU computes in low precision "
-            "(--deterministic: in f32, more slowly)"
+            "greedy and seeded answers may depend on what else was in flight: this CPU computes in low "
+            "precision (--deterministic: in f32, more slowly)"
         )
     seconds = max(session.duration_s, 1e-9)
     return RunReport(

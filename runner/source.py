@@ -188,7 +188,7 @@ class Source:
         )
         if self._max_blocks is not None and item.num_blocks > self._max_blocks:
             raise ContextLengthError(
-                f"body.n: {sampling.n} answers of this length take {item.num_blocks} KV blocks; the engine has "
-                f"{self._max_blocks}"
+                f"body.n: {sampling.n} answers of this length take {item.num_blocks} KV blocks; "
+                f"the engine has {self._max_blocks}"
             )
         return item

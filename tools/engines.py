@@ -138,9 +138,8 @@ def show(engine: EngineArgument, as_json: JsonFlag = False) -> None:
     manifest = stored.manifest
     put(f"{manifest.reference}  {manifest.engine_id}")
     put(f"path        {stored.path}")
-    put(
-        f"checkpoint  {manifest.checkpoint.name} {manifest.checkpoint.revision} ({manifest.checkpoint.source})"
-    )
+    pin = manifest.checkpoint
+    put(f"checkpoint  {pin.name} {pin.revision} ({pin.source})")
     put(f"backend     {manifest.backend}, {manifest.compute_capability}, quant {manifest.quant}")
     limits = manifest.limits
     put(

@@ -119,8 +119,9 @@ def _put_parameters(stored: StoredEngine | None, capabilities: Capabilities, as_
     for name, on_openvino, on_tensorrt_llm, accepts, note in as_rows():
         status = on_tensorrt_llm if backend == "tensorrt_llm" else on_openvino
         if name in ("tools", "tool_choice") and capabilities.tool_style is None:
-            status, note = "refused", "the engine's chat template has no tools"
-        rows.append([name, status, accepts, note])
+            rows.append([name, "refused", accepts, "the engine's chat template has no tools"])
+        else:
+            rows.append([name, status, accepts, note])
     columns = ["parameter", "status", "accepts", "note"]
     if as_json:
         found = [dict(zip(columns, row, strict=True)) for row in rows]

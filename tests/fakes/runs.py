@@ -19,7 +19,13 @@ from trtb.runner.run_folder import RunPaths, RunRecord
 def request_line(line: int, **fields: Any) -> bytes:
     """Return a request without its line end, with the custom_id of a row of that line."""
     body = {"model": "tiny", "messages": [{"role": "user", "content": f"Say {line}."}]}
-    values = {"custom_id": f"c-{line}", "method": "POST", "url": "/v1/chat/completions", "body": body, **fields}
+    values = {
+        "custom_id": f"c-{line}",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": body,
+        **fields,
+    }
     return json.dumps(values).encode()
 
 
@@ -60,5 +66,3 @@ def fake_record(options: RunOptions, **fields: Any) -> RunRecord:
         **fields,
     }
     return RunRecord(**values)
-
-

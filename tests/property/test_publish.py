@@ -18,7 +18,9 @@ shapes = st.lists(st.none() | st.booleans(), max_size=25)
 
 @settings(max_examples=40, deadline=None)
 @given(shapes, st.booleans(), st.booleans(), st.booleans(), st.randoms(use_true_random=False))
-def test_output_failures_and_retry_are_those_of_the_input_in_order(shape, has_bom, has_crlf, ends_whole, random):
+def test_output_failures_and_retry_are_those_of_the_input_in_order(
+    shape, has_bom, has_crlf, ends_whole, random
+):
     end = b"\r\n" if has_crlf else b"\n"
     lines = [b" " if fails is None else request_line(number) for number, fails in enumerate(shape, start=1)]
     data = (b"\xef\xbb\xbf" if has_bom else b"") + end.join(lines) + (end if ends_whole and lines else b"")
@@ -36,4 +38,7 @@ def test_output_failures_and_retry_are_those_of_the_input_in_order(shape, has_bo
     assert [line.rstrip(b"\r") for line in retry.splitlines()] == [
         request_line(number) for number, fails in numbered if fails
     ]
-    assert (totals.completed, totals.failed) == (len(rows) - sum(f for _, f in numbered), sum(f for _, f in numbered))
+    assert (totals.completed, totals.failed) == (
+        len(rows) - sum(f for _, f in numbered),
+        sum(f for _, f in numbered),
+    )

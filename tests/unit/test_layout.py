@@ -28,6 +28,7 @@ TOP_LEVEL = {
         "pyproject.toml",
         "constraints.txt",
         "Makefile",
+        ".gitattributes",
         ".gitignore",
         ".dockerignore",
         ".pre-commit-config.yaml",

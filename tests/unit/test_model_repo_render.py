@@ -50,7 +50,12 @@ def test_the_no_op_repository_speaks_the_same_contract(tmp_path):
 def test_a_repository_has_its_models_code_and_no_leftovers(tmp_path):
     model = rendered(tmp_path) / "tensorrt_llm"
     assert sorted(path.name for path in model.iterdir()) == ["1", "config.pbtxt"]
-    assert sorted(path.name for path in (model / "1").iterdir()) == ["model.py", "openvino_engine.py"]
+    assert sorted(path.name for path in (model / "1").iterdir()) == [
+        "model.py",
+        "openvino_engine.py",
+        "openvino_metrics.py",
+        "openvino_requests.py",
+    ]
     for path in (model / "1").iterdir():
         compile(path.read_text(), path.name, "exec")
 

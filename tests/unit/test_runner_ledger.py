@@ -71,10 +71,17 @@ def lines_of(path: Path) -> list[int]:
 
 def test_rows_come_back_as_they_were_written_in_line_order(tmp_path):
     path = tmp_path / "ledger.db"
-    rows = [completed_row(line) for line in (3, 1, 2500)] + [failed_row(2, custom_id=None, record=b"\x00\xff\r")]
+    rows = [completed_row(line) for line in (3, 1, 2500)] + [
+        failed_row(2, custom_id=None, record=b"\x00\xff\r")
+    ]
     write_ledger(path, rows)
     assert list(ledger.read_rows(path)) == sorted(rows, key=lambda row: row.line)
-    assert list(ledger.done_lines(path)) == [(1, "completed"), (2, "failed"), (3, "completed"), (2500, "completed")]
+    assert list(ledger.done_lines(path)) == [
+        (1, "completed"),
+        (2, "failed"),
+        (3, "completed"),
+        (2500, "completed"),
+    ]
 
 
 def test_reading_in_chunks_loses_nothing(tmp_path):
@@ -157,7 +164,9 @@ def test_after_an_error_nobody_waits_for_the_writer(tmp_path, monkeypatch):
 
 def test_committed_rows_are_told_once_each_in_order(tmp_path):
     told: list[int] = []
-    writer = LedgerWriter(tmp_path / "ledger.db", on_commit=lambda rows: told.extend(row.line for row in rows))
+    writer = LedgerWriter(
+        tmp_path / "ledger.db", on_commit=lambda rows: told.extend(row.line for row in rows)
+    )
     for line in range(1, 5001):
         writer.add(completed_row(line))
     writer.close()

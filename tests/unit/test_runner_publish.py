@@ -42,7 +42,13 @@ def test_the_retry_file_has_the_failed_lines_byte_for_byte(tmp_path):
     crlf = request_line(4) + b"\r"
     last = request_line(5)
     data = b"\n".join([b"\xef\xbb\xbf" + spaced, very_long, broken, crlf, last])
-    rows = [failed_row(1), failed_row(2, custom_id=None), failed_row(3, custom_id=None), failed_row(4), failed_row(5)]
+    rows = [
+        failed_row(1),
+        failed_row(2, custom_id=None),
+        failed_row(3, custom_id=None),
+        failed_row(4),
+        failed_row(5),
+    ]
     plan = plan_of(tmp_path, data, rows, total=5)
     publish.publish(plan)
     # the mark belongs to the file and a line end to the line; the last line gets the one it lacks

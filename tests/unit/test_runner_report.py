@@ -17,10 +17,18 @@ from trtb.runner.run_folder import RunPaths
 def made(tmp_path):
     options = fake_options(tmp_path)
     totals = RunTotals()
-    for row in (completed_row(1), completed_row(2, finish_reason="stop"), failed_row(3, "timeout", attempts=3)):
+    for row in (
+        completed_row(1),
+        completed_row(2, finish_reason="stop"),
+        failed_row(3, "timeout", attempts=3),
+    ):
         totals.add(row)
-    figures = SessionFigures(num_resumed=1, concurrency=8, num_done=2, num_tokens=8, duration_s=2.0, max_in_flight=5)
-    return report.make_report(fake_record(options), RunPaths(options.output), totals, figures, ["odd"], "interrupted")
+    figures = SessionFigures(
+        num_resumed=1, concurrency=8, num_done=2, num_tokens=8, duration_s=2.0, max_in_flight=5
+    )
+    return report.make_report(
+        fake_record(options), RunPaths(options.output), totals, figures, ["odd"], "interrupted"
+    )
 
 
 def test_it_adds_up_and_says_what_is_left(made):

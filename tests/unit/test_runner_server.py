@@ -64,7 +64,10 @@ def test_a_process_started_so_dies_with_its_parent():
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", parent_code, DIE_WITH_PARENT], stdout=subprocess.PIPE, text=True, cwd=sys.prefix
+        [sys.executable, "-c", parent_code, DIE_WITH_PARENT],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=sys.prefix,
     )
     assert parent.stdout
     child = psutil.Process(int(parent.stdout.readline()))

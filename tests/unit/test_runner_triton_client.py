@@ -35,7 +35,9 @@ requests = st.builds(
     max_tokens=st.integers(1, 2**31 - 1),
     end_id=st.integers(0, 50000),
     pad_id=st.integers(0, 50000),
-    stop_words=st.lists(st.lists(st.integers(0, 50000), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple),
+    stop_words=st.lists(st.lists(st.integers(0, 50000), min_size=1, max_size=4).map(tuple), max_size=3).map(
+        tuple
+    ),
     temperature=st.floats(0.015625, 2, width=32),
     top_k=st.integers(0, 100),
     top_p=st.floats(0.015625, 1, width=32),
@@ -77,7 +79,9 @@ def test_a_message_says_what_was_asked_and_leaves_out_what_is_neutral(request):
     assert message.parameters["triton_enable_empty_final_response"].bool_param
     words = values.pop("stop_words_list", [])
     half = len(words) // 2
-    assert contract.unpack_stop_words(words[:half], words[half:]) == [list(word) for word in request.stop_words]
+    assert contract.unpack_stop_words(words[:half], words[half:]) == [
+        list(word) for word in request.stop_words
+    ]
     expected = {
         "input_ids": request.input_ids,
         "input_lengths": len(request.input_ids),

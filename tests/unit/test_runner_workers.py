@@ -39,7 +39,9 @@ def test_every_request_is_answered_with_its_own_answer():
     work = Work([item(line) for line in range(1, 21)], FakeServer()).run()
     assert sorted(work.ended) == list(range(1, 21))
     for line, answers in work.answers.items():
-        assert [choice.text for choice in answers[0].choices] == [f"{line} {line + 7} {line + 14} {line + 21} "]
+        assert [choice.text for choice in answers[0].choices] == [
+            f"{line} {line + 7} {line + 14} {line + 21} "
+        ]
         assert answers[0].finish_reason == "length"
         assert answers[0].num_tokens == 4
     assert_nothing_is_held(work)

@@ -96,18 +96,18 @@ def test_the_bare_side_sends_what_a_run_sends():
 
 
 def test_the_direct_side_sets_the_properties_that_the_served_model_sets(monkeypatch):
-    """The model's module needs Triton's own, so its function is taken out of its source."""
-    source = (ROOT / "model_repo/templates/openvino/1/model.py").read_text()
+    """The model's module needs the library, so its function is taken out of its source."""
+    source = (ROOT / "model_repo/templates/openvino/1/openvino_requests.py").read_text()
     (function,) = (
         node
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name == "device_properties"
     )
-    served: dict[str, object] = {}
-    exec(compile(ast.Module([function], []), "model.py", "exec"), served)
     kind = SimpleNamespace(get_type_name=lambda: "bf16")
     fake = types.ModuleType("openvino")
     fake.Core = lambda: SimpleNamespace(get_property=lambda device, name: kind)
+    served: dict[str, object] = {"ov": fake}
+    exec(compile(ast.Module([function], []), "model", "exec"), served)
     monkeypatch.setitem(sys.modules, "openvino", fake)
     for deterministic in (False, True):
         expected = served["device_properties"](deterministic=deterministic)

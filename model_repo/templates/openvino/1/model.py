@@ -21,14 +21,14 @@ import triton_python_backend_utils as pb_utils
 # openvino sends usage events through this package, and leaves files in the home folder, unless it is absent
 sys.modules["openvino_telemetry"] = None
 
-from openvino_engine import Engine, Job, Sampling, Sequence  # noqa: E402
+from openvino_engine import Engine  # noqa: E402
+from openvino_metrics import Metrics  # noqa: E402
+from openvino_requests import Job, Sampling, Sequence, device_properties  # noqa: E402
 
 from trtb.model_repo import contract  # noqa: E402
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 PARENT_POLL_S = 0.5
-METRICS_PERIOD_S = 0.2
-TTFT_BUCKETS_S = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
 
 
 class RequestRefused(Exception):  # noqa: N818 (it is an answer, not a fault)
@@ -54,7 +54,7 @@ class TritonPythonModel:
         self._max_batch_size = int(parameters["max_batch_size"])
         self._max_queue_size = int(parameters["max_queue_size"])
         _watch_parent()
-        self._metrics = _Metrics()
+        self._metrics = Metrics()
         self._engine = Engine(
             str(engine_dir),
             vocab_size=manifest["model"]["vocab_size"],
@@ -180,64 +180,6 @@ class _Answer:
         ]
 
 
-class _Metrics:
-    """The model's own metrics; Triton's cover execute() only, which returns at once.
-
-    The gauges carry the names of TensorRT-LLM's, so that one dashboard shows either backend.
-    """
-
-    def __init__(self) -> None:
-        gauge, counter = pb_utils.MetricFamily.GAUGE, pb_utils.MetricFamily.COUNTER
-        requests = _family("nv_trt_llm_request_metrics", "Requests in the engine by state", gauge)
-        blocks = _family("nv_trt_llm_kv_cache_block_metrics", "KV blocks by state", gauge)
-        done = _family("trtb_requests_total", "Requests that ended, by outcome", counter)
-        tokens = _family("trtb_tokens_total", "Tokens of completed requests", counter)
-        rebuilds = _family(
-            "trtb_engine_rebuilds_total", "Pipelines built again after a failing step", counter
-        )
-        ttft = _family("trtb_ttft_seconds", "From arrival to first token", pb_utils.MetricFamily.HISTOGRAM)
-        self._families = [requests, blocks, done, tokens, rebuilds, ttft]  # metrics die with their family
-        self._requests = {
-            kind: requests.Metric(labels={"request_type": kind}) for kind in ("active", "waiting", "max")
-        }
-        self._blocks = {
-            kind: blocks.Metric(labels={"kv_cache_block_type": kind})
-            for kind in ("used", "free", "max", "tokens_per")
-        }
-        self._counters = {
-            name: done.Metric(labels={"outcome": name}) for name in ("completed", "failed", "cancelled")
-        }
-        self._counters["input_tokens"] = tokens.Metric(labels={"kind": "input"})
-        self._counters["output_tokens"] = tokens.Metric(labels={"kind": "output"})
-        self._counters["rebuilds"] = rebuilds.Metric(labels={})
-        self._shown = dict.fromkeys(self._counters, 0)
-        self._next = 0.0
-        self._was_idle = False
-        self.ttft = ttft.Metric(labels={}, buckets=TTFT_BUCKETS_S)
-
-    def update(self, engine: Engine, num_blocks: int, tokens_per_block: int, max_batch_size: int) -> None:
-        """Publish the engine's state, a few times a second: each figure is a message to the server."""
-        now = time.monotonic()
-        idle = engine.num_running == 0
-        if (idle and self._was_idle) or (now < self._next and not idle):
-            return
-        self._next = now + METRICS_PERIOD_S
-        self._was_idle = idle
-        self._requests["active"].set(engine.num_running)
-        self._requests["waiting"].set(engine.num_waiting)
-        self._requests["max"].set(max_batch_size)
-        used = round(engine.cache_usage * num_blocks)
-        self._blocks["used"].set(used)
-        self._blocks["free"].set(num_blocks - used)
-        self._blocks["max"].set(num_blocks)
-        self._blocks["tokens_per"].set(tokens_per_block)
-        for name, metric in self._counters.items():
-            value = getattr(engine.counters, name)
-            if value > self._shown[name]:
-                metric.increment(value - self._shown[name])
-                self._shown[name] = value
-
-
 def read_inputs(request: object) -> dict[str, object]:
     """Return the request's tensors by name: scalars as Python values, the others as arrays without batch."""
     values: dict[str, object] = {}
@@ -313,25 +255,6 @@ def _read_guide(inputs: dict[str, object]) -> tuple[str, str] | None:
     return kind[0].decode(), "" if text is None else text[0].decode()
 
 
-def device_properties(*, deterministic: bool) -> dict[str, str]:
-    """Return the CPU plugin's properties.
-
-    Deterministic: f32 arithmetic and KV, and no dynamic quantisation of activations, which on CPUs with
-    VNNI makes an answer depend on the batch it was computed in. Otherwise the CPU's own fast arithmetic,
-    with the KV cache in the type of that arithmetic (the default of 8 bits changes answers).
-    """
-    import openvino as ov
-
-    if deterministic:
-        return {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "KV_CACHE_PRECISION": "f32",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-        }
-    precision = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name()
-    return {"KV_CACHE_PRECISION": precision}
-
-
 def _token_tensors(tokens: list[int], index: int) -> list:
     return [
         _tensor(contract.OUTPUT_IDS, [[tokens]], np.int32),
@@ -346,10 +269,6 @@ def _tensor(spec: contract.TensorSpec, value: list, dtype: type) -> object:
 
 def _send_error(sender: object, message: str, code: int) -> None:
     sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), flags=FINAL)
-
-
-def _family(name: str, description: str, kind: object) -> object:
-    return pb_utils.MetricFamily(name=name, description=description, kind=kind)
 
 
 def _watch_parent() -> None:

@@ -12,76 +12,19 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
 from openvino_genai import py_openvino_genai
+from openvino_requests import Job, Sequence, generation_config
 
 RUNNING = py_openvino_genai.GenerationStatus.RUNNING
 IGNORED = py_openvino_genai.GenerationStatus.IGNORED
 CANCEL_POLL_S = 0.1
 IDLE_WAIT_S = 0.25
 MAX_STRIKES = 2
-
-
-@dataclass(slots=True)
-class Sampling:
-    """How one request is generated; `top_k` 1 is greedy."""
-
-    max_tokens: int
-    end_id: int | None = None
-    stop_words: list[list[int]] = field(default_factory=list)
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    min_tokens: int = 0
-    seed: int = 0
-    log_probs: bool = False
-    num_sequences: int = 1  # several come whole, at the end
-    guide: tuple[str, str] | None = None  # json_schema, regex or ebnf_grammar, and its text
-
-
-@dataclass(slots=True)
-class Sequence:
-    """One answer of a request."""
-
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One request: `on_tokens` hears each step's new tokens, then exactly one of the other two is called.
-
-    `is_cancelled` is polled between steps. All callbacks run on the engine's thread.
-    """
-
-    ids: list[int]
-    sampling: Sampling
-    on_tokens: Callable[[list[int]], None] | None
-    on_done: Callable[[Job], None]
-    on_error: Callable[[Job, str], None]
-    is_cancelled: Callable[[], bool]
-    arrival_ns: int = field(default_factory=time.time_ns)
-    sequences: dict[int, Sequence] = field(default_factory=dict)
-    num_sent: int = 0  # tokens that on_tokens has heard of
-    first_scheduled_ns: int = 0
-    first_token_ns: int = 0
-    last_token_ns: int = 0
-    next_poll: float = 0.0
-    strikes: int = 0  # failing steps this job was part of
-    cancelled: bool = False
-    handle: object = None
-
-    @property
-    def tokens(self) -> list[int]:
-        """Return the tokens of the first answer."""
-        return self.sequences[0].tokens if 0 in self.sequences else []
 
 
 @dataclass(slots=True)
@@ -344,49 +287,3 @@ class Engine:
                 self._admit(job)
         if entered:
             self._fresh.clear()  # the innocent ones are not to be suspected with the next suspect
-
-
-def generation_config(sampling: Sampling) -> genai.GenerationConfig:
-    """Translate to the library's own configuration."""
-    config = genai.GenerationConfig()
-    config.max_new_tokens = sampling.max_tokens
-    config.min_new_tokens = sampling.min_tokens
-    stop_ids = {word[0] for word in sampling.stop_words if len(word) == 1}
-    end_id = sampling.end_id if sampling.end_id is not None else next(iter(stop_ids), None)
-    if end_id is None:
-        config.ignore_eos = True
-    else:
-        config.set_eos_token_id(end_id)
-        config.stop_token_ids = stop_ids | {end_id}
-    config.repetition_penalty = sampling.repetition_penalty
-    config.presence_penalty = sampling.presence_penalty
-    config.frequency_penalty = sampling.frequency_penalty
-    config.logprobs = 1 if sampling.log_probs else 0
-    if sampling.top_k != 1:
-        config.do_sample = True
-        config.temperature = sampling.temperature
-        config.top_p = sampling.top_p
-        if sampling.top_k > 0:
-            config.top_k = sampling.top_k
-        config.rng_seed = sampling.seed
-        config.num_return_sequences = sampling.num_sequences
-    if sampling.guide is not None:
-        config.structured_output_config = guide_config(*sampling.guide)
-    return config
-
-
-def guide_config(kind: str, text: str) -> genai.StructuredOutputConfig:
-    """Translate a guide; the library compiles it in the request's first step, and dies of a bad one.
-
-    Raises:
-        ValueError: The kind is unknown.
-    """
-    if kind in ("json_schema", "json"):
-        return genai.StructuredOutputConfig(json_schema=text or "{}")
-    if kind == "regex":
-        return genai.StructuredOutputConfig(regex=text)
-    if kind == "ebnf_grammar":
-        return genai.StructuredOutputConfig(grammar=text)
-    raise ValueError(
-        f"guided_decoding_guide_type is {kind!r}; expected json, json_schema, regex or ebnf_grammar"
-    )
