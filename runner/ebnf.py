@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import re
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from trtb.runner.ebnf_rules import (
+    Alternatives,
+    Part,
+    empty_rules,
+    ending_rules,
+    find_circle,
+    find_empty_repetition,
+)
 from trtb.runner.guide_faults import BROAD, MAX_DEPTH, Cost, GuideError
 
 MAX_RULES: Final = 256
@@ -24,26 +32,12 @@ _HEX_DIGITS: Final = {"x": 2, "u": 4, "U": 8}
 _RESERVED: Final = frozenset({"TagDispatch", "TokenTagDispatch", "Token", "ExcludeToken", "true", "false"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """What a part of a rule cannot end without: rules, and one of the alternatives of each of its groups."""
-
-    rules: frozenset[str] = frozenset()
-    groups: tuple[tuple[_Need, ...], ...] = ()
-
-    def is_met(self, ending: set[str]) -> bool:
-        """Say whether the part can end, given the rules that can."""
-        return self.rules <= ending and all(
-            any(alternative.is_met(ending) for alternative in group) for group in self.groups
-        )
-
-
 @dataclass(slots=True)
 class _Rule:
-    """One rule: where it stands, what its alternatives need, and what they name."""
+    """One rule: where it stands, its alternatives, and where they name which rule."""
 
     at: int
-    alternatives: tuple[_Need, ...] = ()
+    alternatives: Alternatives = ()
     names: dict[str, int] = field(default_factory=dict)
 
 
@@ -72,23 +66,22 @@ class _Reader:
             for name, at in rule.names.items():
                 if name not in self.rules:
                     raise self._fault(f'the rule "{_shown(name)}" is nowhere defined', "its definition", at)
-        self._check_endings()
+        self._check_rules()
 
-    def _check_endings(self) -> None:
-        ending: set[str] = set()
-        while more := {
-            name
-            for name, rule in self.rules.items()
-            if name not in ending and any(needed.is_met(ending) for needed in rule.alternatives)
-        }:
-            ending |= more
+    def _check_rules(self) -> None:
+        rules = {name: rule.alternatives for name, rule in self.rules.items()}
+        ending = ending_rules(rules)
         for name, rule in self.rules.items():
             if name not in ending:
                 raise self._fault(
-                    f'the rule "{_shown(name)}" never ends',
-                    "an alternative without itself",
-                    rule.at,
+                    f'the rule "{_shown(name)}" never ends', "an alternative without itself", rule.at
                 )
+        empty = empty_rules(rules)
+        if part := find_empty_repetition(rules, empty):
+            raise self._fault("a repetition of what may be empty", "+ or no quantifier within it", part.at)
+        if circle := find_circle(rules, empty):
+            at = self.rules[circle].at
+            raise self._fault(f'the rule "{_shown(circle)}" is itself again', "a character between", at)
 
     def _fault(self, found: str, expected: str, at: int | None = None) -> GuideError:
         at = self.at if at is None else at
@@ -130,41 +123,41 @@ class _Reader:
         if self.at < len(self.text) and not self._starts_rule():
             raise self._fault(f"{self._peek()!r}", "an element, | or a new rule")
 
-    def _alternation(self, depth: int) -> tuple[tuple[_Need, ...], int]:
-        """Return what each alternative needs, and the expanded size."""
+    def _alternation(self, depth: int) -> tuple[Alternatives, int]:
+        """Return the alternatives and their expanded size."""
         if depth > MAX_DEPTH:
             raise self._fault("groups too deep", f"at most {MAX_DEPTH} inside each other")
-        needed, size = self._sequence(depth)
-        alternatives = [needed]
+        parts, size = self._sequence(depth)
+        alternatives = [parts]
         while self._peek() == "|":
             self.at += 1
-            needed, more = self._sequence(depth)
-            alternatives.append(needed)
+            parts, more = self._sequence(depth)
+            alternatives.append(parts)
             size += more
         return tuple(alternatives), size
 
-    def _sequence(self, depth: int) -> tuple[_Need, int]:
-        needed = _Need()
-        size = num_elements = 0
+    def _sequence(self, depth: int) -> tuple[tuple[Part, ...], int]:
+        parts: list[Part] = []
+        size = 0
         self._skip()
         while (char := self._peek()) not in ("", "|", ")") and not self._starts_rule():
-            need, element_size = self._element(char, depth)
-            low, copies = self._quantifier()
-            self.cost.add(element_size, low, copies)
-            if low:
-                needed = _Need(needed.rules | need.rules, needed.groups + need.groups)
-            size += element_size * copies
-            num_elements += 1
+            part, part_size = self._element(char, depth)
+            low, copies, is_repeated = self._quantifier()
+            self.cost.add(part_size, low, copies)
+            size += part_size * copies
+            parts.append(replace(part, low=low, is_repeated=is_repeated))
             self._skip()
-        if not num_elements:
+        if not parts:
             raise self._fault("nothing", '"…", [...], (…) or the name of a rule; "" for the empty text')
-        return needed, size
+        return tuple(parts), size
 
-    def _element(self, char: str, depth: int) -> tuple[_Need, int]:
+    def _element(self, char: str, depth: int) -> tuple[Part, int]:
+        at = self.at
         if char == '"':
-            return _Need(), max(self._string(), 1)
+            length = self._string()
+            return Part(at, is_empty=length == 0), max(length, 1)
         if char == "[":
-            return _Need(), BROAD if self._class() else 1
+            return Part(at), BROAD if self._class() else 1
         if char == "(":
             return self._group(depth)
         name = self._name()
@@ -172,44 +165,49 @@ class _Reader:
             raise self._fault(f"{char!r}", '"…", [...], (…) or the name of a rule')
         if name in _RESERVED:
             raise self._fault(f"the name {name}", "another name: the engine keeps this one")
-        self.rule.names.setdefault(name, self.at)
+        self.rule.names.setdefault(name, at)
         self.at += len(name)
-        return _Need(frozenset({name})), 1
+        return Part(at, name), 1
 
-    def _group(self, depth: int) -> tuple[_Need, int]:
+    def _group(self, depth: int) -> tuple[Part, int]:
         opened = self.at
         self.at += 1
         alternatives, size = self._alternation(depth + 1)
         if self._peek() != ")":
             raise self._fault("a ( that nothing closes", ")", opened)
         self.at += 1
-        return _Need(groups=(alternatives,)), size
+        return Part(opened, group=alternatives), size
 
-    def _quantifier(self) -> tuple[int, int]:
-        """Read what follows an element; return the fewest times it stands, and the engine's copies."""
+    def _quantifier(self) -> tuple[int, int, bool]:
+        """Read what follows an element.
+
+        Returns:
+            The fewest times that it stands, the copies that the engine makes, and whether it may stand twice.
+        """
         char = self._peek()
-        if char in ("*", "+", "?") and char:
+        if char == "{":
+            found = self._count()
+        elif char and char in "*+?":
             self.at += 1
-            low, copies = int(char == "+"), 1
-        elif char == "{":
-            low, copies = self._count()
+            found = (int(char == "+"), 1, char != "?")
         else:
-            return 1, 1
-        if self._peek() in ("*", "+", "?", "{") and self._peek():
+            return 1, 1, False
+        if self._peek() and self._peek() in "*+?{":
             raise self._fault("two quantifiers in a row", "a group between them")
-        return low, copies
+        return found
 
-    def _count(self) -> tuple[int, int]:
+    def _count(self) -> tuple[int, int, bool]:
         match = _COUNT.match(self.text, self.at)
         if not match:
             raise self._fault("a malformed count", "{n}, {n,} or {n,m}, without blanks")
+        is_open = bool(match[2]) and not match[3]
         low, high = int(match[1]), int(match[3] or match[1])
         if high < low:
             raise self._fault(f"a count from {low} to {high}", "the lower number first")
-        if high == 0 and not (match[2] and not match[3]):
+        if high == 0 and not is_open:
             raise self._fault("a count of 0", "a count of at least 1")
         self.at = match.end()
-        return low, max(high, 1)
+        return low, max(high, 1), is_open or high > 1
 
     def _string(self) -> int:
         """Read a quoted text and return its length."""

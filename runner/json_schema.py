@@ -6,37 +6,34 @@ its name, since the engine drops most of what it does not know without a word, a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
 from trtb.runner.findings import kind_of, shown, shown_key
 from trtb.runner.guide_faults import MAX_DEPTH, MAX_VALUES, GuideError
 from trtb.runner.json_schema_logic import are_disjoint, check_endings, is_of_type
+from trtb.runner.json_schema_values import BOUNDS, check_integer, check_number, check_value
 from trtb.runner.regex_guide import check_pattern
 
-MAX_BOUND: Final = 100  # of integers; beyond, others were seen to pass (192 for 67 to 191)
 MAX_PATTERN_REPEATS: Final = 1024
 MAX_PROPERTIES: Final = 200
 MAX_CHOSEN_PROPERTIES: Final = 32  # with maxProperties: the engine writes a rule for each, and each number
-MAX_CONST: Final = 2**63 - 1
 
 ANNOTATIONS: Final = frozenset({
-    "title", "description", "discriminator", "default", "examples", "$schema", "$comment", "$defs", "definitions",
-    "deprecated", "readOnly", "writeOnly",
+    "title", "description", "default", "examples", "$schema", "$comment", "$defs", "definitions",
+    "deprecated", "readOnly", "writeOnly", "discriminator",
 })  # fmt: skip
 
-FORMATS: Final = frozenset({"time", "duration", "email", "hostname", "ipv6", "uri", "uuid"})
+FORMATS: Final = frozenset({"duration", "email", "hostname", "ipv6", "uri", "uuid"})
 
-_BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _KEYWORDS: Final[dict[str, frozenset[str]]] = {
     "object": frozenset({
         "properties", "required", "additionalProperties", "patternProperties", "maxProperties",
     }),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems"}),
     "string": frozenset({"pattern", "format"}),
-    "integer": _BOUNDS,
-    "number": _BOUNDS,
+    "integer": BOUNDS,
+    "number": BOUNDS,
     "boolean": frozenset(),
     "null": frozenset(),
 }  # fmt: skip
@@ -155,7 +152,7 @@ class _Reader:
         for index, value in enumerate(values):
             self._grow(1, path)
             place = path if path.endswith("const") else f"{path}/{index}"
-            _check_value(value, place, 0)
+            check_value(value, place)
             if types and not any(is_of_type(value, name) for name in types):
                 raise GuideError(f"{place}: {shown(value)}; expected a value of type {' or '.join(types)}")
 
@@ -168,9 +165,11 @@ class _Reader:
             "object": self._object,
             "array": self._array,
             "string": self._string,
-            "integer": self._integer,
-            "number": self._number,
         }
+        if "integer" in types:
+            check_integer(schema, path)
+        if "number" in types:
+            check_number(schema, path)
         for name in types:
             if name in readers:
                 readers[name](schema, path, depth)
@@ -256,38 +255,11 @@ class _Reader:
                     f"{path}/pattern: the patterns so far repeat {self.num_repeats} characters;"
                     f" expected at most {MAX_PATTERN_REPEATS}"
                 )
-        form = schema.get("format", "time")
+        form = schema.get("format", "uuid")
         if not isinstance(form, str) or form not in FORMATS:
             raise GuideError(
                 f"{path}/format: {shown(form)}, which the engine ignores or checks in part;"
                 f" expected a pattern, or one of {', '.join(sorted(FORMATS))}"
-            )
-
-    def _integer(self, schema: dict[str, Any], path: str, depth: int) -> None:  # noqa: ARG002
-        for key in _BOUNDS & set(schema):
-            if type(schema[key]) is not int or abs(schema[key]) > MAX_BOUND:
-                raise GuideError(
-                    f"{path}/{key}: {shown(schema[key])}; expected an integer within ±{MAX_BOUND}"
-                )
-        low = _tighter(max, schema, "minimum", "exclusiveMinimum", 1)
-        high = _tighter(min, schema, "maximum", "exclusiveMaximum", -1)
-        if low is not None and high is not None and low > high:
-            raise GuideError(f"{path}: no integer lies within its bounds; expected one that does")
-        if high is None and low is not None and low not in (0, 1):
-            raise GuideError(f"{path}: a minimum of {low} alone lets others through; expected a maximum too")
-        if low is None and high is not None and high < 0:
-            raise GuideError(f"{path}: a maximum of {high} alone lets others through; expected a minimum too")
-
-    def _number(self, schema: dict[str, Any], path: str, depth: int) -> None:  # noqa: ARG002
-        bounds = _BOUNDS & set(schema)
-        value = schema[min(bounds)] if bounds else 0
-        fits = type(value) is int and (
-            (bounds == {"minimum"} and value in (0, 1)) or (bounds == {"maximum"} and 0 <= value <= MAX_BOUND)
-        )
-        if bounds and not fits:
-            raise GuideError(
-                f"{path}/{min(bounds)}: others pass; expected type integer, or a minimum of 0 or 1 alone,"
-                f" or a maximum from 0 to {MAX_BOUND} alone"
             )
 
 
@@ -329,15 +301,6 @@ def _count(schema: dict[str, Any], key: str, path: str) -> int | None:
     return value
 
 
-def _tighter(
-    pick: Callable[[int, int], int], schema: dict[str, Any], closed: str, open_: str, step: int
-) -> int | None:
-    bounds = [schema[closed]] if closed in schema else []
-    if open_ in schema:
-        bounds.append(schema[open_] + step)
-    return None if not bounds else pick(bounds[0], bounds[-1])
-
-
 def _check_pattern(pattern: Any, path: str) -> int:
     if not isinstance(pattern, str):
         raise GuideError(f"{path}: {kind_of(pattern)}; expected a regular expression")
@@ -345,17 +308,6 @@ def _check_pattern(pattern: Any, path: str) -> int:
         return check_pattern(pattern)
     except GuideError as exc:
         raise GuideError(f"{path}: {exc.message}") from exc
-
-
-def _check_value(value: Any, path: str, depth: int) -> None:
-    if depth > MAX_DEPTH:
-        raise GuideError(f"{path}: too deep; expected at most {MAX_DEPTH} levels")
-    is_number = isinstance(value, int | float)
-    if is_number and (not math.isfinite(value) or abs(value) > MAX_CONST):
-        raise GuideError(f"{path}: {shown(value)}; expected a number of at most 63 bits")
-    if isinstance(value, list | dict):
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_value(item, path, depth + 1)
 
 
 def _escaped(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it remarks on the absence of torch
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -16,6 +17,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import jinja2
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from trtb.build.errors import EngineCorruptError
 from trtb.runner import detokenize, tool_calls
@@ -53,6 +55,8 @@ class PromptRenderer:
             ) from exc
         self._backend = self._tokenizer.backend_tokenizer
         self._words = WordCache(self._backend)
+        self._template = _compile(str(self._tokenizer.chat_template or ""))
+        self._template_settings = {"add_generation_prompt": True, **self._tokenizer.special_tokens_map}
         self._limits = limits
         self._vocab_size = vocab_size
         self._stop_ids = stop_ids
@@ -72,14 +76,7 @@ class PromptRenderer:
             ContextLengthError: The text alone is longer than the engine's limit.
         """
         try:
-            text = self._tokenizer.apply_chat_template(
-                request.messages,
-                tools=request.tools or None,
-                tokenize=False,
-                add_generation_prompt=not request.continue_final_message,
-                continue_final_message=request.continue_final_message,
-                **request.template_kwargs,
-            )
+            text = self._render(request)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as exc:
             # a template is the checkpoint's own program: what it raises is its verdict on the messages
             raise InvalidRequestError(
@@ -87,6 +84,24 @@ class PromptRenderer:
             ) from exc
         # the template has written the special tokens that the model wants; more would double them
         return self._encode(text, add_special_tokens=False)
+
+    def _render(self, request: ChatRequest) -> str:
+        is_plain = not (request.tools or request.template_kwargs or request.continue_final_message)
+        if is_plain and self._template and all(message["content"] for message in request.messages):
+            # what apply_chat_template comes down to for texts alone, without its 50 us of preparation
+            text: str = self._template.render(
+                messages=request.messages, tools=None, documents=None, **self._template_settings
+            )
+            return text
+        rendered: str = self._tokenizer.apply_chat_template(
+            request.messages,
+            tools=request.tools or None,
+            tokenize=False,
+            add_generation_prompt=not request.continue_final_message,
+            continue_final_message=request.continue_final_message,
+            **request.template_kwargs,
+        )
+        return rendered
 
     def render_prompt(self, prompt: str | list[int]) -> list[int]:
         """Return a completion prompt's ids; text gets the special tokens that the tokenizer adds by itself.
@@ -166,3 +181,15 @@ class PromptRenderer:
     def stop_matcher(self, stop: tuple[str, ...]) -> StopMatcher:
         """Return a matcher of an answer's stop strings."""
         return StopMatcher(detokenize.Detokenizer(self._backend), stop)
+
+
+def _compile(chat_template: str) -> Any:
+    """Return a chat template as transformers compiles it; None where that is not to be had.
+
+    The function is transformers' own affair; without it every chat takes the longer way.
+    """
+    compile_template = getattr(chat_template_utils, "_compile_jinja_template", None)
+    try:
+        return compile_template(chat_template) if compile_template and chat_template else None
+    except jinja2.TemplateError:
+        return None

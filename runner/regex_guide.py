@@ -68,86 +68,95 @@ class _Reader:
     def _peek(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""
 
-    def _alternation(self, depth: int) -> int:
-        """Read up to the end or the closing parenthesis and return the expanded size."""
+    def _alternation(self, depth: int) -> tuple[int, bool]:
+        """Read up to the end or the closing parenthesis; return the expanded size and whether "" matches."""
         if depth > MAX_DEPTH:
             raise self._fault("groups too deep", f"at most {MAX_DEPTH} inside each other")
-        size = self._sequence(depth)
+        size, can_be_empty = self._sequence(depth)
         while self._peek() == "|":
             if depth == 0 and self.in_json:
                 raise self._fault("an alternation outside a group", "(?:…) around the alternatives")
             self.at += 1
-            size += self._sequence(depth)
-        return size
+            more, is_empty = self._sequence(depth)
+            size += more
+            can_be_empty |= is_empty
+        return size, can_be_empty
 
-    def _sequence(self, depth: int) -> int:
+    def _sequence(self, depth: int) -> tuple[int, bool]:
         size = num_atoms = 0
+        can_be_empty = True
         if depth == 0 and self._peek() == "^":
             self.at += 1
         while (char := self._peek()) not in ("", "|", ")"):
             if char == "$" and depth == 0 and self.text[self.at + 1 : self.at + 2] in ("", "|"):
                 self.at += 1
                 break
-            atom_size = self._atom(depth)
-            low, copies = self._quantifier()
+            start = self.at
+            atom_size, is_empty = self._group(depth) if char == "(" else (self._atom(), False)
+            low, copies, is_repeated = self._quantifier()
+            if is_empty and is_repeated:
+                raise self._fault("a repetition of what may be empty", "+ or no quantifier within it", start)
             self.cost.add(atom_size, low, copies)
             size += atom_size * copies
+            can_be_empty &= is_empty or low == 0
             num_atoms += 1
         if not num_atoms:
             raise self._fault("nothing to match", "at least one character; (?:…)? makes it optional")
-        return size
+        return size, can_be_empty
 
-    def _atom(self, depth: int) -> int:
+    def _atom(self) -> int:
+        """Read one character or class and return what it counts for."""
         char = self._peek()
-        if char == "(":
-            return self._group(depth)
         if char == "[":
             return BROAD if self._class() else 1
         if char == "\\":
             return BROAD if self._escape() else 1
         if char == ".":
             raise self._fault(". (it matches a line break here)", "[^\\n], or the characters that you mean")
-        elif char in "^$":
+        if char in "^$":
             raise self._fault(f"{char} inside the expression", "^ at its start or $ at its end only")
-        elif char in "*+?{":
+        if char in "*+?{":
             raise self._fault(f"{char} with nothing to repeat", f"\\{char} for the character itself")
-        elif char in _META:
+        if char in _META:
             raise self._fault(f"a bare {char}", f"\\{char} for the character itself")
-        else:
-            self._literal(ord(char), self.at)
-            self.at += 1
+        self._literal(ord(char), self.at)
+        self.at += 1
         return 1
 
-    def _group(self, depth: int) -> int:
+    def _group(self, depth: int) -> tuple[int, bool]:
         opened = self.at
         self.at += 1
         if self._peek() == "?":
             if self.text[self.at : self.at + 2] != "?:":
                 raise self._fault("a lookaround, flag or named group", "( or (?:", opened)
             self.at += 2
-        size = self._alternation(depth + 1)
+        found = self._alternation(depth + 1)
         if self._peek() != ")":
             raise self._fault("a ( that nothing closes", ")", opened)
         self.at += 1
-        return size
+        return found
 
-    def _quantifier(self) -> tuple[int, int]:
-        """Read what follows an atom; return the fewest times it stands, and how many copies are made."""
+    def _quantifier(self) -> tuple[int, int, bool]:
+        """Read what follows an atom.
+
+        Returns:
+            The fewest times that it stands, the copies that the engine makes, and whether it may stand twice.
+        """
         char = self._peek()
-        if char not in ("*", "+", "?", "{"):
-            return 1, 1
-        low, copies = int(char == "+"), 1
         if char == "{":
-            low, copies = self._count()
-        else:
+            found = self._count()
+        elif char and char in "*+?":
             self.at += 1
+            found = (int(char == "+"), 1, char != "?")
+        else:
+            return 1, 1, False
         if self._peek() == "?":
             self.at += 1  # lazy: the same answers are allowed
-        if self._peek() in ("*", "+", "?", "{"):
+        if self._peek() and self._peek() in "*+?{":
             raise self._fault("two quantifiers in a row", "a group between them")
-        return low, max(copies, 1)
+        return found
 
-    def _count(self) -> tuple[int, int]:
+    def _count(self) -> tuple[int, int, bool]:
         end = self.text.find("}", self.at)
         low, comma, high = self.text[self.at + 1 : max(end, self.at)].partition(",")
         if end < 0 or not _is_count(low) or not (high == "" or _is_count(high)):
@@ -157,7 +166,8 @@ class _Reader:
         if (high or (not comma and low)) and int(high or low) == 0:
             raise self._fault("a count of 0", "a count of at least 1")
         self.at = end + 1
-        return int(low), int(high or low)
+        most = int(high or low)
+        return int(low), max(most, 1), most > 1 or (bool(comma) and not high)
 
     def _escape(self) -> bool:
         """Read an escape and say whether it stands for most characters."""

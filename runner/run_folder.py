@@ -164,7 +164,7 @@ class RunFolder:
 
     def __init__(self, output: Path) -> None:
         self.paths = RunPaths(output)
-        self._lock = files.lock(self.paths.folder / LOCK_FILE, timeout_s=0)
+        self._lock: filelock.BaseFileLock | None = None  # made when it is taken: a refused run leaves no folder
 
     def acquire(self) -> None:
         """Take the run's lock.
@@ -172,15 +172,18 @@ class RunFolder:
         Raises:
             RunLockedError: Another process has it.
         """
+        lock = files.lock(self.paths.folder / LOCK_FILE, timeout_s=0)
         try:
-            self._lock.acquire()
+            lock.acquire()
         except filelock.Timeout as exc:
             raise RunLockedError(
                 f"{self.paths.folder}: another process is running this run", "wait for it, or stop it"
             ) from exc
+        self._lock = lock
 
     def release(self) -> None:
         """Give the lock back."""
+        assert self._lock
         self._lock.release()
 
     def read(self) -> RunRecord | None:

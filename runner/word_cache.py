@@ -9,12 +9,15 @@ a part that was seen before need no tokenizer: the few thousand words of a langu
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any
 
 import orjson
 
 MAX_PARTS = 1 << 16
 MAX_PART_CHARS = 32  # longer parts hardly come twice
+MAX_SEGMENTS = 2048
+MAX_SEGMENT_CHARS = 2048
 
 # ASCII only: what counts as a letter elsewhere depends on the tokenizer's version of Unicode
 _CUT = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
@@ -33,7 +36,10 @@ class WordCache:
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
-        self._parts: dict[str, list[int]] = {}
+        self._parts = _Parts(backend)
+        self._segments: dict[
+            str, list[int]
+        ] = {}  # whole texts between added tokens: system prompts come often
         tokenizer = orjson.loads(backend.to_str())
         self.is_usable = cuts_between_words(tokenizer)
         tokens = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
@@ -45,28 +51,44 @@ class WordCache:
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, special tokens in it included, none added."""
         if not self.is_usable:
-            return self._encode(text)
+            return encode_all(self._backend, text)
         ids: list[int] = []
-        parts = self._parts
         for index, segment in enumerate(self._split_added(text)):
             if index % 2:
                 ids.append(self._added_ids[segment])
-                continue
-            for part in _CUT.split(segment):
-                known = parts.get(part)
-                ids += self._learn(part) if known is None else known
+            elif segment:
+                ids += self._segments.get(segment) or self._encode_segment(segment)
         return ids
 
-    def _learn(self, part: str) -> list[int]:
-        ids = self._encode(part)
+    def _encode_segment(self, segment: str) -> list[int]:
+        ids = list(chain.from_iterable(map(self._parts.__getitem__, _CUT.split(segment))))
+        if len(segment) <= MAX_SEGMENT_CHARS:
+            if len(self._segments) >= MAX_SEGMENTS:
+                self._segments.clear()
+            self._segments[segment] = ids
+        return ids
+
+
+class _Parts(dict[str, list[int]]):
+    """The ids of each part that was met; an unknown one is asked of the tokenizer."""
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__()
+        self._backend = backend
+
+    def __missing__(self, part: str) -> list[int]:
+        ids = encode_all(self._backend, part)
         if len(part) <= MAX_PART_CHARS:
-            if len(self._parts) >= MAX_PARTS:
-                self._parts.clear()
-            self._parts[part] = ids
+            if len(self) >= MAX_PARTS:
+                self.clear()
+            self[part] = ids
         return ids
 
-    def _encode(self, text: str) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+
+def encode_all(backend: Any, text: str) -> list[int]:
+    """Return the ids of a text as the tokenizer gives them, none added; offsets are not computed."""
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def cuts_between_words(tokenizer: dict[str, Any]) -> bool:
