@@ -93,8 +93,15 @@ class PromptRenderer:
                 messages=request.messages, tools=None, documents=None, **self._template_settings
             )
             return text
+        # an assistant's turn without content is legal, and most templates can only join texts
+        messages = [
+            message
+            if message["content"] is not None or "tool_calls" in message
+            else {**message, "content": ""}
+            for message in request.messages
+        ]
         rendered: str = self._tokenizer.apply_chat_template(
-            request.messages,
+            messages,
             tools=request.tools or None,
             tokenize=False,
             add_generation_prompt=not request.continue_final_message,

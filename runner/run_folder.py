@@ -164,7 +164,9 @@ class RunFolder:
 
     def __init__(self, output: Path) -> None:
         self.paths = RunPaths(output)
-        self._lock: filelock.BaseFileLock | None = None  # made when it is taken: a refused run leaves no folder
+        self._lock: filelock.BaseFileLock | None = (
+            None  # made when it is taken: a refused run leaves no folder
+        )
 
     def acquire(self) -> None:
         """Take the run's lock.

@@ -38,6 +38,14 @@ DIE_WITH_PARENT = (
     "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
+# The engine's own process is the server's child, and does not always notice that the server is gone: its
+# interpreter lock may be held in a step that does not return. This guard kills the whole group when the
+# pipe from its starter closes without a word, which is what a kill -9 of the starter does.
+GUARD = (
+    "import os,sys,contextlib\n"
+    "if not os.read(0, 1):\n"
+    "    with contextlib.suppress(ProcessLookupError): os.killpg(int(sys.argv[1]), 9)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,10 @@ class TritonServer:
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._stubs: list[psutil.Process] = []
         self._shm_prefix = ""
+        self._ports = (config.grpc_port, config.metrics_port)
         self._log_offset = 0
         self.endpoint = ""
         self.metrics_url = ""
@@ -82,8 +92,8 @@ class TritonServer:
         install = find_install()
         backends = _make_backend_dir(install, config.work_dir)
         self._shm_prefix = f"{SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
-        grpc_port = config.grpc_port or free_port(config.host)
-        metrics_port = config.metrics_port or free_port(config.host)
+        grpc_port, metrics_port = (port or free_port(config.host) for port in self._ports)
+        self._ports = (grpc_port, metrics_port)  # a server that is started again is found where it was
         command = [
             str(install.binary),
             f"--model-repository={config.repository}",
@@ -119,6 +129,11 @@ class TritonServer:
                 env=_environment(install),
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
             )
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", GUARD, str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._stubs = []
         self.endpoint = f"{config.host}:{grpc_port}"
         self.metrics_url = f"http://{config.host}:{metrics_port}/metrics"
@@ -178,6 +193,8 @@ class TritonServer:
             with contextlib.suppress(psutil.NoSuchProcess):
                 stub.kill()
         psutil.wait_procs(stubs, timeout=5)
+        if self._guard is not None:
+            self._guard.communicate(b"q")  # all is ended: there is nothing to guard
         for path in SHM.glob(f"{self._shm_prefix}*"):
             path.unlink(missing_ok=True)
         shutil.rmtree(self._config.work_dir / "backends", ignore_errors=True)

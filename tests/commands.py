@@ -25,7 +25,13 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def start(home: Path, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """Start a command; it runs in the environment's folder, not in the checkout."""
-    values = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": sys.prefix, **options}
+    values = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": sys.prefix,
+        **options,
+    }
     return subprocess.Popen([*TRTB, *map(str, arguments)], env=environment(home), **values)
 
 

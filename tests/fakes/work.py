@@ -85,7 +85,9 @@ class Work:
         self.endpoint = Endpoint(config, FakeTransport(self.server))  # type: ignore[arg-type]
         self.endpoint.is_up.set()
         self.workers = Workers(
-            WorkConfig("run", self.concurrency, self.request_timeout_s, RetryPolicy(self.max_attempts), END_ID, 0, ()),
+            WorkConfig(
+                "run", self.concurrency, self.request_timeout_s, RetryPolicy(self.max_attempts), END_ID, 0, ()
+            ),
             source=iter(self.items),
             endpoints=[self.endpoint],
             budget=self.budget,

@@ -38,9 +38,14 @@ def options(shared_server, tmp_path):
 
     def make(input_path: Path, output: Path | None = None, **fields: Any) -> RunOptions:
         values = {
-            "endpoints": (shared_server.endpoint,), "model_aliases": ("smollm2-135m",), "default_max_tokens": 4, **fields
-        }  # fmt: skip
-        return RunOptions(input_path, output or tmp_path / "out.jsonl", stored.path, stored.manifest, **values)
+            "endpoints": (shared_server.endpoint,),
+            "model_aliases": ("smollm2-135m",),
+            "default_max_tokens": 4,
+            **fields,
+        }
+        return RunOptions(
+            input_path, output or tmp_path / "out.jsonl", stored.path, stored.manifest, **values
+        )
 
     return make
 
@@ -70,25 +75,25 @@ EXPECTED: dict[str, list[tuple[str | None, str]]] = {
     "lone-surrogate-in-input": [(None, JSON), ("sur-2", OK)],
     "duplicate-custom-id": [("dup", OK), ("ok-1", OK), ("dup", "duplicate_custom_id")],
     "custom-id-missing-empty-space": [
-        (None, INVALID), ("", INVALID), ("   ", INVALID), (" pad", OK), ("pad", OK)
+        (None, INVALID), (None, INVALID), (None, INVALID), (" pad", OK), ("pad", OK)
     ],
     "url-unknown-mixed": [("u-1", OK), *((f"u-{n}", "unsupported_endpoint") for n in (2, 3, 4))],
     "url-azure-style": [("az-1", OK), ("az-2", OK)],
     "completions-endpoint": [("cmp-1", OK), ("cmp-2", OK), ("cmp-3", OK)],
-    "method-not-post": [("m-1", INVALID), ("m-2", OK), ("m-3", INVALID)],
+    "method-not-post": [("m-1", INVALID), ("m-2", INVALID), ("m-3", INVALID)],
     "model-mismatch": [("mm-1", OK), ("mm-2", "model_mismatch"), ("mm-3", "model_mismatch")],
-    "max-completion-tokens": [("mct-1", OK), ("mct-2", INVALID), ("mct-3", OK)],
+    "max-completion-tokens": [("mct-1", OK), ("mct-2", OK), ("mct-3", OK)],
     "max-tokens-bad": [
         ("mt-0", INVALID), ("mt-neg", INVALID), ("mt-float", INVALID), ("mt-str", INVALID),
         ("mt-huge", "context_length_exceeded"), ("mt-null", OK), ("mt-ok", OK),
     ],
     "temperature-bad": [
-        (None, JSON), (None, JSON), ("t-neg", INVALID), ("t-tiny", OK), ("t-big", INVALID), ("t-str", INVALID),
-        ("t-ok", OK),
+        (None, JSON), (None, JSON), ("t-neg", INVALID), ("t-tiny", OK), ("t-big", INVALID),
+        ("t-str", INVALID), ("t-ok", OK),
     ],
     "content-null-parts-empty": [
-        ("c-null", OK), ("c-usernull", INVALID), ("c-parts", OK), ("c-image", INVALID), ("c-empty", OK),
-        ("c-emptyparts", INVALID),
+        ("c-null", OK), ("c-usernull", INVALID), ("c-parts", OK), ("c-image", "unsupported_parameter"),
+        ("c-empty", OK), ("c-emptyparts", INVALID),
     ],
 }  # fmt: skip
 
@@ -100,7 +105,11 @@ def test_every_line_of_a_faulty_file_ends_as_it_must(name, options, tmp_path):
     expected = EXPECTED[name]
     num_completed = sum(code == OK for _, code in expected)
     assert ends(tmp_path / "out.jsonl") == expected
-    assert (made.total, made.completed, made.failed) == (len(expected), num_completed, len(expected) - num_completed)
+    assert (made.total, made.completed, made.failed) == (
+        len(expected),
+        num_completed,
+        len(expected) - num_completed,
+    )
     records = {record["custom_id"]: record for record in request_lines.read(tmp_path / "out.jsonl")}
     if name == "temperature-bad":
         assert text_of(records["t-tiny"]) == text_of(records["t-ok"]) != ""
@@ -108,6 +117,7 @@ def test_every_line_of_a_faulty_file_ends_as_it_must(name, options, tmp_path):
         body = records["mct-1"]["response"]["body"]
         assert body["choices"][0]["finish_reason"] == "length"
         assert body["usage"]["completion_tokens"] == 3
+        assert records["mct-2"]["response"]["body"]["usage"]["completion_tokens"] == 3
     if name == "completions-endpoint":
         choices = records["cmp-2"]["response"]["body"]["choices"]
         assert [choice["index"] for choice in choices] == [0, 1]
@@ -140,7 +150,11 @@ def test_unknown_keys_are_said_and_what_cannot_be_honoured_is_an_error(options, 
 
 
 def test_a_prompt_longer_than_the_engine_fails_alone_and_is_not_sent(options, tmp_path):
-    lines = [chat("pl-1", max_tokens=2), chat("pl-2", "word " * 13_000, max_tokens=8), chat("pl-3", max_tokens=2)]
+    lines = [
+        chat("pl-1", max_tokens=2),
+        chat("pl-2", "word " * 13_000, max_tokens=8),
+        chat("pl-3", max_tokens=2),
+    ]
     lines.append(chat("pl-4", "word " * 100_000))
     path = request_lines.write(tmp_path / "in.jsonl", lines)
     made = run_batch(options(path))
@@ -151,7 +165,9 @@ def test_a_prompt_longer_than_the_engine_fails_alone_and_is_not_sent(options, tm
     assert "max_tokens 8" in message
 
 
-@pytest.mark.parametrize(("limit", "code"), [(1 << 20, "line_too_long"), (16 << 20, "context_length_exceeded")])
+@pytest.mark.parametrize(
+    ("limit", "code"), [(1 << 20, "line_too_long"), (16 << 20, "context_length_exceeded")]
+)
 def test_a_very_long_line_fails_alone_in_bounded_memory(options, tmp_path, limit, code):
     path = tmp_path / "in.jsonl"
     with path.open("w") as file:
@@ -195,12 +211,16 @@ def test_the_input_is_never_written_and_a_finished_run_is_not_run_again(options,
     run_batch(options(path, overwrite=True))
 
 
-def test_a_slow_request_times_out_from_when_it_was_sent_and_frees_the_engine(options, shared_server, tmp_path):
+def test_a_slow_request_times_out_from_when_it_was_sent_and_frees_the_engine(
+    options, shared_server, tmp_path
+):
     lines = [chat(f"s-{number}", f"Count to {number}.", max_tokens=2) for number in range(20)]
     lines[3] = chat("slow", "Tell a very long story.", max_tokens=4000, min_tokens=4000)
     path = request_lines.write(tmp_path / "in.jsonl", lines)
     seen: list[float] = []
-    made = run_batch(options(path, request_timeout_s=2.0, concurrency=4), lambda _: seen.append(time.monotonic()))
+    made = run_batch(
+        options(path, request_timeout_s=2.0, concurrency=4), lambda _: seen.append(time.monotonic())
+    )
     codes = dict(ends(tmp_path / "out.jsonl"))
     assert codes.pop("slow") == "timeout"
     assert set(codes.values()) == {OK}
@@ -212,7 +232,7 @@ def test_a_slow_request_times_out_from_when_it_was_sent_and_frees_the_engine(opt
     assert 1.9 < (slow.finished_ns - first_sent_ns) / 1e9 < 3.5
 
 
-@pytest.mark.parametrize(("concurrency", "num_requests"), [(1, 25), (4, 80), (32, 160)])
+@pytest.mark.parametrize(("concurrency", "num_requests"), [(1, 12), (4, 60), (32, 128)])
 def test_as_many_are_in_flight_as_asked_for_and_never_more(
     options, shared_server, tmp_path, concurrency, num_requests
 ):
@@ -260,11 +280,15 @@ def test_failures_are_retried_alone_and_the_output_is_complete_again(options, sh
     run_batch(options(path, request_timeout_s=1.0, follow=tmp_path / "follow.jsonl"))
     first = request_lines.read(tmp_path / "out.jsonl")
     assert ends(tmp_path / "out.jsonl")[1] == ("late", "timeout")
-    again = commands.trtb(shared_server.home, "retry", tmp_path / "out.jsonl.run", "--request-timeout", "1.5", "--json")
+    again = commands.trtb(
+        shared_server.home, "retry", tmp_path / "out.jsonl.run", "--request-timeout", "1.5", "--json"
+    )
     assert again.code == 1, again.stderr
     assert again.json["resumed"] == 2
     second = request_lines.read(tmp_path / "out.jsonl")
     assert (second[0], second[2]) == (first[0], first[2])
     with closing(sqlite3.connect(tmp_path / "out.jsonl.run" / "ledger.db")) as connection:
         assert connection.execute("SELECT count(*) FROM superseded").fetchone() == (1,)
-    assert commands.trtb(shared_server.home, "retry", tmp_path / "out.jsonl", "--code", "engine_error").code == 2
+    assert (
+        commands.trtb(shared_server.home, "retry", tmp_path / "out.jsonl", "--code", "engine_error").code == 2
+    )

@@ -34,7 +34,7 @@ def test_a_server_is_ready_when_a_token_has_come_out():
 def test_a_server_that_never_answers_is_lost_with_the_way_on():
     async def main() -> None:
         with pytest.raises(
-            ServerLostError, match="fake:0: no token within 0.05 s: the fake server is down"
+            ServerLostError, match=r"fake:0: no token within 0\.05 s: the fake server is down"
         ) as caught:
             await endpoint_of(FakeServer(is_down=True), server_wait_s=0.05).wait_ready()
         assert caught.value.exit_code == 6

@@ -91,7 +91,7 @@ def test_a_row_without_a_line_is_a_bug_and_nothing_is_published(tmp_path):
 def test_a_row_of_a_blank_line_is_a_bug(tmp_path):
     data = request_line(1) + b"\n\n" + request_line(3) + b"\n"
     plan = plan_of(tmp_path, data, [completed_row(line) for line in (1, 2, 3)], total=2)
-    with pytest.raises(ReconcileError, match="line 3 .* has no result.* of line 2"):
+    with pytest.raises(ReconcileError, match=r"line 3 .* has no result.* of line 2"):
         publish.publish(plan)
     assert nothing_is_published(tmp_path)
 
@@ -107,7 +107,7 @@ def test_another_number_of_requests_than_was_counted_is_a_bug(tmp_path):
 def test_an_input_that_changed_meanwhile_is_refused_and_nothing_is_published(tmp_path, now):
     data = request_line(1) + b"\n" + now + b"\n"
     plan = plan_of(tmp_path, data, [completed_row(1), completed_row(2)], total=2)
-    with pytest.raises(InputFileError, match="line 2 has the custom_id .* now; it was 'c-2'") as caught:
+    with pytest.raises(InputFileError, match=r"line 2 has the custom_id .* now; it was 'c-2'") as caught:
         publish.publish(plan)
     assert caught.value.exit_code == 3
     assert nothing_is_published(tmp_path)

@@ -47,7 +47,9 @@ class Metrics:
         """Publish the engine's state, a few times a second: each figure is a message to the server."""
         now = time.monotonic()
         idle = engine.num_running == 0
-        if (idle and self._was_idle) or (now < self._next and not idle):
+        # a short request may come and go between two looks: its counts tell of it
+        is_told = all(getattr(engine.counters, name) == shown for name, shown in self._shown.items())
+        if (idle and self._was_idle and is_told) or (now < self._next and not idle):
             return
         self._next = now + PERIOD_S
         self._was_idle = idle
