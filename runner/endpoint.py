@@ -140,12 +140,17 @@ class Endpoint:
         for stream in tuple(self._streams):
             stream.cancel()
 
-    async def close(self) -> None:
-        """Close the connection, and end a server of our own."""
+    async def close(self, *, drain: bool = False) -> None:
+        """Close the connection, and end a server of our own.
+
+        Args:
+            drain: Let the server finish what others have in flight; a run's own has nothing to finish, and
+                its drain takes seconds, or the whole exit timeout where a refusal is not accounted for.
+        """
         self.cancel_all()
         await self.transport.close()
         if self.server:
-            await self.server.stop()
+            await self.server.stop(graceful=drain)
 
     def _take_down(self) -> None:
         self.is_up.clear()

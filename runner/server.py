@@ -126,7 +126,7 @@ class TritonServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(install),
+                env=_environment(install, config.work_dir),
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
             )
         self._guard = subprocess.Popen(
@@ -290,8 +290,10 @@ def _make_backend_dir(install: TritonInstall, work_dir: Path) -> Path:
     return backends
 
 
-def _environment(install: TritonInstall) -> dict[str, str]:
+def _environment(install: TritonInstall, work_dir: Path) -> dict[str, str]:
     """Return the server's environment: this Python first on PATH, nothing that phones home.
+
+    Its temporary files go where the server works, and end with that folder.
 
     The embedded interpreter takes its packages from the `python3` it finds on PATH, not from PYTHONPATH.
     """
@@ -301,10 +303,13 @@ def _environment(install: TritonInstall) -> dict[str, str]:
     if inherited := os.environ.get("LD_LIBRARY_PATH"):
         libraries.append(inherited)
     path = os.environ.get("PATH", os.defpath)
+    temporary = work_dir.resolve() / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     return {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
         "LD_LIBRARY_PATH": os.pathsep.join(libraries),
+        "TMPDIR": str(temporary),
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }

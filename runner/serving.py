@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from trtb.build.manifest import EngineManifest
 from trtb.model_repo.render import DeployConfig
 from trtb.runner import deploy
@@ -40,6 +42,7 @@ async def serve_engine(
     Raises:
         ServerError: The server did not start, or kept dying.
     """
+    _sweep(options.work_root)
     work_dir = options.work_root / str(os.getpid())
     work_dir.mkdir(parents=True, exist_ok=True)
     config = ServerConfig(
@@ -73,8 +76,15 @@ async def serve_engine(
         watch.cancel()
         stopped.cancel()
         await asyncio.gather(watch, stopped, return_exceptions=True)
-        await endpoint.close()
+        await endpoint.close(drain=True)
     shutil.rmtree(work_dir, ignore_errors=True)  # kept with its log where the server failed
+
+
+def _sweep(work_root: Path) -> None:
+    """Remove the folders of servers that were killed."""
+    for folder in work_root.glob("[0-9]*"):
+        if not psutil.pid_exists(int(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _watch(endpoint: Endpoint, on_ready: Callable[[str, str], None]) -> None:

@@ -77,6 +77,7 @@ class Workers:
         self._is_stopping = False
         self._is_cancelled = False
         self._changed: list[asyncio.Future[None]] = []
+        self._turn = asyncio.Lock()
         self._stop_words: tuple[tuple[int, ...], ...] = tuple((token,) for token in config.more_stop_ids)
         self.max_in_flight = 0
 
@@ -119,18 +120,21 @@ class Workers:
                 self._notify()
 
     async def _take(self) -> Item | None:
-        """Return the next item with its KV blocks held, or None when this worker has nothing more to do."""
-        item = await self._next_item()
-        while item is not None and not self._budget.try_acquire(item.num_blocks):
-            await self._wait_for_change()
-            if self._is_stopping:
-                break
-        if item is None or self._is_stopping:
-            if item is not None:
+        """Return the next item with its KV blocks held, or None when this worker has nothing more to do.
+
+        One worker at a time waits for blocks, so that small requests do not overtake a large one for good.
+        """
+        async with self._turn:
+            item = await self._next_item()
+            while (
+                item is not None and not self._is_stopping and not self._budget.try_acquire(item.num_blocks)
+            ):
+                await self._wait_for_change()
+            if item is not None and self._is_stopping:
                 self._num_active -= 1
                 self._notify()
-            return None
-        return item
+                return None
+            return item
 
     async def _next_item(self) -> Item | None:
         while not self._is_stopping:

@@ -98,9 +98,6 @@ def test_requests_that_need_the_whole_pool_run_one_after_another():
     assert_nothing_is_held(work)
 
 
-@pytest.mark.xfail(
-    reason="a request that waits for many blocks is overtaken by small ones for as long as they come"
-)
 def test_a_request_that_waits_for_many_blocks_is_not_overtaken():
     server = FakeServer(scripted({line: [Answers(5 + line % 3)] for line in range(1, 41)}))
     items = [item(line, num_blocks=8 if line == 4 else 1) for line in range(1, 41)]
