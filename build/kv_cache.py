@@ -46,13 +46,22 @@ def num_blocks_in(budget_bytes: int, bytes_per_block: int) -> int:
 
 
 def default_num_blocks(
-    available_bytes: int, bytes_per_block: int, num_blocks_useful: int, *, fraction: float = 0.3
+    available_bytes: int,
+    bytes_per_block: int,
+    num_blocks_useful: int,
+    *,
+    fraction: float = 0.3,
+    max_bytes: int = 4 << 30,
 ) -> int:
-    """Return a KV pool for a machine: a fraction of its free memory, and never more than can be used.
+    """Return a KV pool for a machine: a fraction of its free memory, within what makes sense.
 
+    The pool is taken whole when the engine starts, so it is bounded by `max_bytes` too: others run here.
     `num_blocks_useful` is what the largest batch of the longest requests would fill.
 
     >>> default_num_blocks(available_bytes=8 << 30, bytes_per_block=1_474_560, num_blocks_useful=32_768)
     1747
+    >>> default_num_blocks(available_bytes=80 << 30, bytes_per_block=1_474_560, num_blocks_useful=32_768)
+    2912
     """
-    return max(2, min(num_blocks_useful, num_blocks_in(int(available_bytes * fraction), bytes_per_block)))
+    budget_bytes = min(int(available_bytes * fraction), max_bytes)
+    return max(2, min(num_blocks_useful, num_blocks_in(budget_bytes, bytes_per_block)))
