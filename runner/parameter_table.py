@@ -67,7 +67,12 @@ TABLE: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("max_tokens", "honoured", "an integer of at least 1", "max_completion_tokens wins over it"),
     _chat("max_completion_tokens", "an integer of at least 1"),
-    Parameter("min_tokens", "honoured", "an integer from 0 to max_tokens", "default 0"),
+    Parameter(
+        "min_tokens",
+        "honoured",
+        "an integer from 0 to max_tokens",
+        "default 0; not with stop or a constraint",
+    ),
     Parameter("temperature", "honoured", "a number from 0 to 2", "default 1; 0 is greedy"),
     Parameter("top_p", "honoured", "a number over 0 and at most 1", "default 1"),
     Parameter("top_k", "honoured", "an integer of at least -1", "0 and -1 turn it off; default off"),

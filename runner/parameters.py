@@ -75,9 +75,9 @@ def check(
             faults.add(invalid(f"body.{name}", shown(body[name]), BY_NAME[name].accepts))
     if endpoint == "completions":
         values.pop("max_completion_tokens", None)
-    _check_together(values, faults)
     log_probs = _check_logprobs(body, endpoint, faults)
     guide = guide_parameters.check(body, faults, can_guide=capabilities.guided)
+    _check_together(values, guide, faults)
     for name, value in body.items():
         parameter = BY_NAME.get(name)
         if parameter and parameter.only not in (None, endpoint):
@@ -108,12 +108,15 @@ def to_sampling(
     return SamplingParams(**values, log_probs=log_probs, guide=guide)
 
 
-def _check_together(values: dict[str, Any], faults: Faults) -> None:
+def _check_together(values: dict[str, Any], guide: Guide | None, faults: Faults) -> None:
     if "max_tokens" in values and "max_completion_tokens" in values:
         faults.add(
             warning("body.max_tokens", "body.max_tokens: not used; max_completion_tokens is given too")
         )
     limit = values.get("max_completion_tokens", values.get("max_tokens", INT64_MAX))
+    if values.get("min_tokens") and (guide or "stop" in values):
+        where = "a constraint" if guide else "stop strings"
+        faults.add(unsupported("body.min_tokens", f"{values['min_tokens']} beside {where}", "0 there"))
     if values.get("min_tokens", 0) > limit:
         faults.add(invalid("body.min_tokens", shown(values["min_tokens"]), f"at most max_tokens, {limit}"))
 

@@ -7,10 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import EngineManifest
 from trtb.runner import ledger
+from trtb.runner.errors import InputFileError
 from trtb.runner.options import RunOptions
+from trtb.runner.reader import open_input
 from trtb.runner.run_folder import RunFolder
 
 PATH_OPTIONS = frozenset({"input_path", "output", "follow"})
@@ -42,6 +45,11 @@ def reopen(
     if record is None:
         raise ConfigError(f"{folder.paths.folder}: no run; expected the folder of one (OUTPUT.run)")
     engine_dir, manifest = find_engine(record.engine_id)
+    with open_input(Path(record.input_path)) as file:  # what cannot be run again stays as it is
+        if files.sha256_file(Path(record.input_path)) != record.input_sha256:
+            raise InputFileError(
+                f"{file.name}: not the file that was run; its sha256 differs", "restore the file"
+            )
     folder.acquire()
     try:
         was_finished = record.state == "finished"

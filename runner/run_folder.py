@@ -20,6 +20,7 @@ from trtb.runner.errors import LedgerCorruptError, OutputExistsError, RunLockedE
 
 SCHEMA_VERSION: Final = 1
 LOCK_FILE = "lock"
+MAX_NAME_BYTES = 200  # file systems take 255, and the names of the other files are longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,12 @@ def check_output(input_path: Path, output: Path, follow: Path | None) -> None:
     Raises:
         OutputExistsError: Two of the paths are one file, also through links.
     """
+    _check_name(output)
+    if follow is not None and follow.exists() and not follow.is_file():
+        raise OutputExistsError(f"{follow}: not a regular file; expected a file to append to")
     paths = RunPaths(output)
+    if follow is not None and follow.resolve().is_relative_to(paths.folder.resolve()):
+        raise OutputExistsError(f"{follow}: inside the run's own folder; expected a file of its own")
     taken: list[tuple[str, Path]] = [("the input", input_path)]
     named = [("the output", output), ("the failed file", paths.failed), ("the retry file", paths.retry)]
     if follow is not None:
@@ -144,6 +150,16 @@ def check_output(input_path: Path, output: Path, follow: Path | None) -> None:
         raise OutputExistsError(f"{output}: is a folder; expected a file", "choose another -o")
     if not os.access(_existing_parent(output), os.W_OK):
         raise OutputExistsError(f"{output.parent}: cannot be written; expected a writable folder")
+
+
+def _check_name(output: Path) -> None:
+    """Refuse a name that is none, or has no room for those made from it."""
+    num_bytes = len(os.fsencode(output.name))
+    if not output.name or num_bytes > MAX_NAME_BYTES:
+        raise OutputExistsError(
+            f"{str(output)[:80]!r}: the name has {num_bytes} bytes; expected 1 to {MAX_NAME_BYTES}",
+            "choose another -o",
+        )
 
 
 def _same_file(path: Path, other: Path) -> bool:
@@ -175,6 +191,13 @@ class RunFolder:
             RunLockedError: Another process has it.
         """
         lock = files.lock(self.paths.folder / LOCK_FILE, timeout_s=0)
+        try:
+            self.paths.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise OutputExistsError(
+                f"{self.paths.folder}: {exc.strerror}; expected a folder that can be written",
+                "choose another -o",
+            ) from exc
         try:
             lock.acquire()
         except filelock.Timeout as exc:

@@ -264,7 +264,10 @@ def system_library_dirs() -> Iterator[Path]:
 def free_port(host: str) -> int:
     """Return a port that is free now."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        try:
+            probe.bind((host, 0))
+        except OSError as exc:
+            raise ServerStartError(f"{host}: {exc.strerror}; expected an address of this machine") from exc
         return int(probe.getsockname()[1])
 
 

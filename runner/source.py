@@ -25,7 +25,7 @@ from trtb.runner.tool_calls import names_of
 
 # below this, scaled logits overflow and every engine's answer is the greedy one or garbage
 GREEDY_BELOW = 0.01
-MAX_SEED = (1 << 63) - 1
+MAX_SEED = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)

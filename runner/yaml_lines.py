@@ -35,6 +35,8 @@ def read_yaml(path: Path) -> YamlDocument:
     Raises:
         ConfigError: It cannot be read, is not plain YAML, or a key stands twice.
     """
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: not a regular file; expected a job file")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

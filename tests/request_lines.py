@@ -26,4 +26,5 @@ def write(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    # split on the newline alone: str.splitlines() would split inside strings
+    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from trtb.build.store import EngineStore, StoredEngine
     from trtb.runner.job_file import JobFile
     from trtb.runner.options import RunOptions
+
+MAX_CONCURRENCY = 4096
+_ENDPOINT = re.compile(r"unix:.+|(\[[0-9a-fA-F:]+\]|[^\s/:]+):\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,16 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
         )
     if values["on_invalid"] not in ("refuse", "fail"):
         raise ConfigError(f"--on-invalid: {values['on_invalid']!r}; expected refuse or fail")
+    if not 1 <= values["concurrency"] <= MAX_CONCURRENCY:
+        raise ConfigError(f"concurrency: {values['concurrency']}; expected 1 to {MAX_CONCURRENCY}")
+    for address in values["endpoints"]:
+        if not _ENDPOINT.fullmatch(address):
+            raise ConfigError(f"--endpoint: {address!r}; expected host:port, such as 127.0.0.1:8001")
+    if values["num_kv_blocks"] and values["endpoints"]:
+        raise ConfigError(
+            "--num-kv-blocks: the pool is the server's own, and --endpoint names one that is running",
+            "start it with: trtb serve --num-kv-blocks",
+        )
     if values["deterministic"] and values["endpoints"]:
         raise ConfigError(
             "--deterministic: the precision is the server's own, and --endpoint names one that is running",

@@ -45,7 +45,7 @@ def run(
     ] = None,
     engine: EngineOption = None,
     endpoint: EndpointOption = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Most requests in flight.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Most requests in flight.")] = 64,
     request_timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds from sending a request to its complete answer.")
     ] = 600.0,

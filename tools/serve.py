@@ -13,13 +13,15 @@ from trtb.tools.validate import EngineOption
 @command
 def serve(
     engine: EngineOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; loopback only unless told.")] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(help="gRPC port; 0 takes a free one.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="Port of /metrics; 0 takes a free one.")] = 8002,
+    host: Annotated[str, typer.Option(help="Address; loopback only unless told.")] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port; 0 takes a free one.")] = 8001,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of /metrics; 0 takes a free one.")
+    ] = 8002,
     num_kv_blocks: Annotated[
-        int | None, typer.Option(help="KV cache, in blocks; default: a share of the free memory.")
+        int | None, typer.Option(min=2, help="KV cache, in blocks; default: a share of the free memory.")
     ] = None,
-    max_queue_size: Annotated[int, typer.Option(help="Requests that may wait; 0 is unlimited.")] = 0,
+    max_queue_size: Annotated[int, typer.Option(min=0, help="Requests that may wait; 0 is unlimited.")] = 0,
     deterministic: Annotated[
         bool, typer.Option(help="f32 arithmetic: greedy and seeded answers do not depend on company.")
     ] = False,

@@ -24,7 +24,7 @@ AliasOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict-params", help="Make unknown parameters errors, not warnings.")
 ]
-MaxLineOption = Annotated[int, typer.Option(help="Longer lines are refused, in bytes.")]
+MaxLineOption = Annotated[int, typer.Option(min=1, help="Longer lines are refused, in bytes.")]
 EngineOption = Annotated[
     str | None, typer.Option("--engine", help="NAME, NAME@VERSION or an id; default: the newest default.")
 ]
@@ -37,7 +37,7 @@ def validate(
     model_alias: AliasOption = None,
     strict_params: StrictOption = False,
     max_line_bytes: MaxLineOption = 16 << 20,
-    max_findings: Annotated[int, typer.Option(help="List at most so many findings.")] = 100,
+    max_findings: Annotated[int, typer.Option(min=0, help="List at most so many findings.")] = 100,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Count tokens, shared prefixes and KV blocks, too (slower).")
     ] = False,

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 import request_lines
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
@@ -231,7 +231,13 @@ BODIES = st.fixed_dictionaries(
 URLS = st.sampled_from(["/v1/chat/completions", "/v1/completions", "/chat/completions", "/v1/x"])
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+# not shrunk: each example is a whole run
+@settings(
+    max_examples=6,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
 @given(st.lists(st.tuples(URLS, BODIES), min_size=15, max_size=25))
 def test_whatever_lines_hold_validation_and_run_agree_and_no_line_is_lost(shared_server, tmp_path, drawn):
     stored = EngineStore(shared_server.home).resolve()

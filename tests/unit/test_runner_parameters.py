@@ -30,12 +30,12 @@ def test_without_parameters_the_hosted_apis_defaults_hold():
 def test_every_honoured_parameter_arrives():
     sampling, faults = check(
         {
-            "max_tokens": 9, "temperature": 0, "top_p": 0.5, "top_k": 40, "min_tokens": 2, "seed": -(2**63),
+            "max_tokens": 9, "temperature": 0, "top_p": 0.5, "top_k": 40, "seed": -(2**63),
             "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.1, "stop": ["a", "b"],
         }
     )  # fmt: skip
     assert faults == []
-    assert sampling == SamplingParams(9, 0.0, 0.5, 40, 2, -2.0, 2.0, 1.1, -(2**63), ("a", "b"))
+    assert sampling == SamplingParams(9, 0.0, 0.5, 40, 0, -2.0, 2.0, 1.1, -(2**63), ("a", "b"))
     assert isinstance(sampling.temperature, float)
 
 
@@ -116,6 +116,12 @@ def test_min_tokens_stays_below_max_tokens():
     assert codes({"min_tokens": 9, "max_tokens": 8}) == [("invalid_request", "error")]
     assert codes({"min_tokens": 9, "max_tokens": 20, "max_completion_tokens": 8})[-1][1] == "error"
     assert codes({"min_tokens": 8, "max_tokens": 8}) == []
+
+
+def test_min_tokens_is_refused_where_it_could_not_be_held():
+    assert check({"min_tokens": 2})[0].min_tokens == 2
+    for other in ({"stop": "a"}, {"guided_regex": "[ab]"}):
+        assert codes({"min_tokens": 2} | other) == [("unsupported_parameter", "error")]
 
 
 def test_a_body_of_countless_unknown_keys_gives_a_bounded_list():

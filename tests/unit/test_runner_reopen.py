@@ -6,9 +6,10 @@ import pytest
 from fakes.rows import completed_row, failed_row, write_ledger
 from fakes.runs import fake_options, fake_record
 
+from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.runner import ledger
-from trtb.runner.errors import RunLockedError
+from trtb.runner.errors import InputFileError, RunLockedError
 from trtb.runner.reopen import reopen
 from trtb.runner.run_folder import RunFolder
 
@@ -18,8 +19,10 @@ ROWS = [completed_row(1), failed_row(2, "timeout"), failed_row(3, "engine_error"
 @pytest.fixture
 def options(tmp_path):
     options = fake_options(tmp_path, concurrency=9, model_aliases=("a", "b"), follow=tmp_path / "f.jsonl")
+    options.input_path.write_bytes(b"the requests\n")
     folder = RunFolder(options.output)
-    folder.write(fake_record(options, state="finished"))
+    digest = files.sha256_file(options.input_path)
+    folder.write(fake_record(options, state="finished", input_sha256=digest))
     write_ledger(folder.paths.ledger, ROWS)
     return options
 
@@ -49,6 +52,17 @@ def test_only_failures_of_some_codes_are_opened_where_they_are_named(options):
 def test_servers_and_timeout_can_be_others(options):
     reopened, _ = again(options, endpoints=("h:1", "h:2"), request_timeout_s=7.5)
     assert (reopened.endpoints, reopened.request_timeout_s) == (("h:1", "h:2"), 7.5)
+
+
+@pytest.mark.parametrize("data", [None, b"other requests\n"])
+def test_without_its_input_a_run_stays_as_it_is(options, data):
+    options.input_path.unlink()
+    if data is not None:
+        options.input_path.write_bytes(data)
+    with pytest.raises(InputFileError):
+        again(options)
+    assert RunFolder(options.output).read().state == "finished"
+    assert done(options) == [1, 2, 3, 4]
 
 
 def test_where_nothing_failed_nothing_changes(options):

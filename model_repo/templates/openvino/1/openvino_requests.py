@@ -90,11 +90,20 @@ def generation_config(sampling: Sampling) -> genai.GenerationConfig:
         config.top_p = sampling.top_p
         if sampling.top_k > 0:
             config.top_k = sampling.top_k
-        config.rng_seed = sampling.seed
+        config.rng_seed = fold_seed(sampling.seed)
         config.num_return_sequences = sampling.num_sequences
     if sampling.guide is not None:
         config.structured_output_config = guide_config(*sampling.guide)
     return config
+
+
+def fold_seed(seed: int) -> int:
+    """Return 32 bits that depend on all 64: the library's generator takes the low half only.
+
+    >>> fold_seed(1) == fold_seed((1 << 32) + 1)
+    False
+    """
+    return ((seed * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF) >> 32
 
 
 def guide_config(kind: str, text: str) -> genai.StructuredOutputConfig:
