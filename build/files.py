@@ -7,6 +7,7 @@ it is the old one or the new one, never a part of one.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import shutil
@@ -86,7 +87,7 @@ def sync_rename(staged: Path, target: Path) -> None:
 
 def remove_parts(folder: Path, name: str) -> None:
     """Remove the leftovers of an `open_atomic(folder / name)` that was killed."""
-    for part in folder.glob(f".{name}.*.part"):
+    for part in folder.glob(f".{glob.escape(name)}.*.part"):
         part.unlink(missing_ok=True)
 
 

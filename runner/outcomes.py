@@ -8,7 +8,7 @@ from trtb.build.manifest import EngineManifest
 from trtb.runner.answer import Answer
 from trtb.runner.errors import RequestError
 from trtb.runner.ledger import ResultRow
-from trtb.runner.records import completed_record, failed_record
+from trtb.runner.records import completed_record, failed_record, failure_of
 from trtb.runner.run_folder import RunRecord
 from trtb.runner.source import Item, Refused
 
@@ -53,7 +53,7 @@ class RowMaker:
 
     def failed(self, item: Item, error: RequestError) -> ResultRow:
         """Return the row of a request that was sent and failed."""
-        refused = Refused(item.line, item.custom_id, error.code, error.message, error.status_code)
+        refused = Refused(item.line, item.custom_id, *failure_of(error))
         return self._failure(refused, item.attempts)
 
     def refused(self, refused: Refused) -> ResultRow:

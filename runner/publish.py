@@ -45,6 +45,8 @@ def publish(plan: PublishPlan) -> RunTotals:
     """
     paths = plan.paths
     totals = RunTotals()
+    for path in (paths.output, paths.failed, paths.retry):
+        files.remove_parts(path.parent, path.name)  # of a publication that was killed
     with contextlib.ExitStack() as stack:
         # renamed when the stack unwinds, in the reverse of this order: the output comes last
         output = stack.enter_context(files.open_atomic(paths.output))

@@ -19,6 +19,7 @@ from trtb.runner.errors import ContextLengthError, RequestError
 from trtb.runner.line_set import LineSet
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.reader import BUFFER_BYTES, RawLine, open_input, read_lines
+from trtb.runner.records import failure_of
 from trtb.runner.request import ChatRequest, Request, SamplingParams
 from trtb.runner.schema import Invalid, LineParser, ParsedLine, too_long
 from trtb.runner.tool_calls import names_of
@@ -151,7 +152,7 @@ class Source:
         try:
             return self._render(request)
         except RequestError as exc:
-            return Refused(raw.number, request.custom_id, exc.code, exc.message, exc.status_code)
+            return Refused(raw.number, request.custom_id, *failure_of(exc))
 
     def _render(self, request: Request) -> Item:
         if isinstance(request, ChatRequest):

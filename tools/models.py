@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, put_table, say, size
+
+if TYPE_CHECKING:
+    from trtb.build.checkpoint import PinnedCheckpoint
 
 app = typer.Typer(no_args_is_help=True, help="Pinned checkpoints: fetch, pin, list, verify.")
 
@@ -52,10 +55,7 @@ def fetch(
     from trtb.build.files import trtb_home
 
     pinned = checkpoint.fetch(name, trtb_home(), say_step)
-    if as_json:
-        put_json({"schema_version": 1, "path": pinned.path, **pinned.pin.model_dump()})
-    else:
-        put(f"{pinned.pin.name} {pinned.pin.revision}  {size(pinned.pin.total_bytes)}  {pinned.path}")
+    _put_pinned(pinned, as_json)
 
 
 @app.command("pin")
@@ -75,10 +75,7 @@ def pin(
     from trtb.build.files import trtb_home
 
     pinned = checkpoint.pin_path(path, trtb_home(), allow_remote_code=allow_remote_code)
-    if as_json:
-        put_json({"schema_version": 1, "path": pinned.path, **pinned.pin.model_dump()})
-    else:
-        put(f"{pinned.pin.name} {pinned.pin.revision}  {size(pinned.pin.total_bytes)}  {pinned.path}")
+    _put_pinned(pinned, as_json)
 
 
 @app.command("verify")
@@ -105,3 +102,10 @@ def verify(
 def say_step(step: str, detail: str) -> None:
     """Tell of a step of a long command."""
     say(f"{step}: {detail}")
+
+
+def _put_pinned(pinned: PinnedCheckpoint, as_json: bool) -> None:
+    if as_json:
+        put_json({"schema_version": 1, "path": pinned.path, **pinned.pin.model_dump()})
+    else:
+        put(f"{pinned.pin.name} {pinned.pin.revision}  {size(pinned.pin.total_bytes)}  {pinned.path}")
