@@ -12,16 +12,32 @@ from trtb.build.quantization import DEFAULT_QUANT
 
 MAX_SEQ_LEN_DEFAULT = 8192
 
+KvCacheDtype = Literal["auto", "f32", "bf16", "f16", "fp8", "int8"]
+
+
+class CalibrationConfig(Record):
+    """Which texts calibrate a quantisation, and how many."""
+
+    source: str | None = None  # a JSONL of requests or a text file; None is the built-in set
+    num_samples: int = Field(default=128, ge=1, le=4096)
+    max_tokens: int = Field(default=512, ge=16, le=8192)  # of one sample
+    seed: int = Field(default=1234, ge=0)
+
 
 class BuildConfig(Record):
-    """The options of one build; None means the backend's or the checkpoint's own default."""
+    """The options of one build; None and "auto" mean the backend's or the checkpoint's own default."""
 
     quant: str = DEFAULT_QUANT
     group_size: int | None = Field(default=None, ge=1)
+    dtype: Literal["auto", "bf16", "f16"] = "auto"  # of what is not quantised
+    kv_cache_dtype: KvCacheDtype = "auto"
+    tp_size: int = Field(default=1, ge=1, le=64)
+    pp_size: int = Field(default=1, ge=1, le=64)
     max_seq_len: int | None = Field(default=None, ge=2)  # prompt + output, in tokens
-    max_batch_size: int = Field(default=128, ge=1, le=4096)
-    max_num_tokens: int = Field(default=512, ge=32)  # per step; short steps let cancels in
-    kv_cache_dtype: Literal["f32"] = "f32"  # greedy answers then do not depend on what else is in flight
+    max_batch_size: int | None = Field(default=None, ge=1, le=4096)  # requests in flight
+    max_num_tokens: int | None = Field(default=None, ge=32)  # computed in one step
+    calibration: CalibrationConfig = CalibrationConfig()
+    trtllm: dict[str, str | int | bool] = Field(default_factory=dict)  # trtllm-build's, by flag name
 
 
 def make_config(**options: Any) -> BuildConfig:

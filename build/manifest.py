@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from trtb.build import files
 from trtb.build.errors import StoreError
@@ -89,6 +89,34 @@ class QualityReport(Record):
     perplexity: float
     base_perplexity: float
     top1_agreement: float  # share of positions with the same most likely token, 0 to 1
+    greedy_agreement: float | None = None  # mean length of the common prefix of greedy answers, 0 to 1
+
+
+class CalibrationRecord(Record):
+    """What calibrated a quantisation: enough to make the same set again and to see that it is the same."""
+
+    source: str  # a file's name, or "built-in"
+    source_sha256: str
+    num_samples: int
+    num_tokens: int
+    seed: int
+    sha256: str  # over the token ids
+
+
+class GpuRecord(Record):
+    """The GPU that compiled an engine; its plans load on no other compute capability."""
+
+    name: str
+    compute_capability: str  # "sm_90"
+    driver_version: str | None = None
+
+
+class StepRecord(Record):
+    """One step of a build; a reused one tells how long it took when it was done."""
+
+    name: str
+    duration_s: float
+    is_reused: bool
 
 
 class EngineManifest(Record):
@@ -104,7 +132,7 @@ class EngineManifest(Record):
     model: ModelShape
     tokens: TokenIds
     limits: EngineLimits
-    build_config: dict[str, str | int | float | bool | None]
+    build_config: dict[str, JsonValue]
     compute_capability: str  # "cpu" or "sm_90"
     toolchain: dict[str, str]  # distribution name -> version
     trtb_version: str
@@ -112,6 +140,12 @@ class EngineManifest(Record):
     files: list[FileEntry]
     built_at: str
     build_duration_s: float
+    calibration: CalibrationRecord | None = None
+    gpu: GpuRecord | None = None
+    container: str | None = None  # the image that compiled it
+    checkpoint_report: dict[str, JsonValue] | None = None  # how the quantised checkpoint was verified
+    steps: list[StepRecord] = []
+    peak_host_bytes: int | None = None  # of this process and those it started, at the most
 
     @property
     def reference(self) -> str:

@@ -6,30 +6,92 @@ store, and an engine cannot be mistaken for one that was built otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import resource
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from trtb.build import __version__, checkpoint, files
 from trtb.build.backends import choose_backend, get_backend
 from trtb.build.backends.base import BuildPlan, BuiltEngine, EngineBackend
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
-from trtb.build.errors import BuildError, InsufficientMemoryError
+from trtb.build.errors import BuildError, ConfigError, InsufficientMemoryError, QuantizationError
 from trtb.build.hardware import available_host_bytes
-from trtb.build.manifest import EngineManifest, write_record
+from trtb.build.manifest import EngineManifest, QualityReport, write_record
+from trtb.build.steps import BuildSteps, Progress
 from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine, check_engine_name
 
 # Part of every engine_id: raise it when the steps, the quality text or the calibration texts change.
-BUILD_SCHEMA = 1
+BUILD_SCHEMA = 2
 
 LOG_FILE = "build.log"
 
-Progress = Callable[[str, str], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBuild:
+    """A build that was checked and not begun; nothing of it is on disk."""
+
+    name: str
+    backend: EngineBackend
+    pinned: PinnedCheckpoint
+    plan: BuildPlan
+    engine_id: str
+    home: Path
+    tell: Progress
+
+
+def prepare_build(
+    spec: str,
+    config: BuildConfig,
+    home: Path,
+    *,
+    name: str | None = None,
+    backend: str = "auto",
+    progress: Progress | None = None,
+    allow_remote_code: bool = False,
+) -> PreparedBuild:
+    """Pin and verify the checkpoint, and check the build against it and this machine.
+
+    Args:
+        spec: What `checkpoint.resolve` accepts.
+        config: The options of the build.
+        home: TRTB_HOME.
+        name: A new engine's name; by default `<checkpoint>-<quant>`. One that is there keeps its own.
+        backend: A backend's name, or "auto".
+        progress: Called with (step, detail) as the build goes on.
+        allow_remote_code: Accept a Hugging Face folder that brings code.
+
+    Raises:
+        CheckpointError: The checkpoint is missing, changed, unsafe or unsupported.
+        ConfigError: The options do not fit the checkpoint or the backend.
+        HardwareError: No GPU here can run such an engine.
+    """
+    tell = progress or (lambda _step, _detail: None)
+    chosen, why = choose_backend(backend)
+    tell("backend", f"{chosen}: {why}")
+    pinned = checkpoint.resolve(spec, home, allow_remote_code=allow_remote_code)
+    tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
+    engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
+    checkpoint.verify(pinned)
+    engine_backend = get_backend(chosen)
+    plan = engine_backend.check(pinned, config, home)
+    return PreparedBuild(
+        name=engine_name,
+        backend=engine_backend,
+        pinned=pinned,
+        plan=plan,
+        engine_id=make_engine_id(pinned, plan, chosen),
+        home=home,
+        tell=tell,
+    )
 
 
 def build_engine(
@@ -42,76 +104,111 @@ def build_engine(
     progress: Progress | None = None,
     check_memory: bool = True,
     allow_remote_code: bool = False,
+    max_quality_loss: float | None = None,
+    keep_steps: bool = False,
     deploy: Callable[[Path, EngineManifest], None] | None = None,
 ) -> StoredEngine:
     """Build an engine, or return the one that the same inputs built before, verified.
 
-    Args:
-        spec: What `checkpoint.resolve` accepts.
-        config: The options of the build.
-        home: TRTB_HOME.
-        name: A new engine's name; by default `<checkpoint>-<quant>`. One that is there keeps its own.
-        backend: A backend's name, or "auto".
-        progress: Called with (step, detail) as the build goes on.
-        check_memory: Refuse before any work when the estimated peak exceeds what is free.
-        allow_remote_code: Accept a Hugging Face folder that brings code.
-        deploy: Called with the staged engine and its manifest (its version not set yet) before the commit;
-            renders the engine's Triton model repository, which is no business of this stage.
+    `prepare_build` and `build_prepared` in one; their arguments are described there.
 
     Raises:
         CheckpointError: The checkpoint is missing, changed, unsafe or unsupported.
         ConfigError: The options do not fit the checkpoint or the backend.
         InsufficientMemoryError: The build would not fit.
+        QuantizationError: The engine is worse than `max_quality_loss` or its scheme allows.
         BuildError: A step failed; its message holds the path of the log.
         StoreError: The store refused.
     """
-    tell = progress or (lambda _step, _detail: None)
-    chosen, why = choose_backend(backend)
-    tell("backend", f"{chosen}: {why}")
-    pinned = checkpoint.resolve(spec, home, allow_remote_code=allow_remote_code)
-    tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
-    engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
-    checkpoint.verify(pinned)
-    engine_backend = get_backend(chosen)
-    plan = engine_backend.check(pinned, config)
-    engine_id = make_engine_id(pinned, plan, chosen)
-    store = EngineStore(home)
-    if (stored := store.find(engine_id)) is not None:
+    prepared = prepare_build(
+        spec,
+        config,
+        home,
+        name=name,
+        backend=backend,
+        progress=progress,
+        allow_remote_code=allow_remote_code,
+    )
+    return build_prepared(
+        prepared,
+        check_memory=check_memory,
+        max_quality_loss=max_quality_loss,
+        keep_steps=keep_steps,
+        deploy=deploy,
+    )
+
+
+def build_prepared(
+    prepared: PreparedBuild,
+    *,
+    check_memory: bool = True,
+    max_quality_loss: float | None = None,
+    keep_steps: bool = False,
+    deploy: Callable[[Path, EngineManifest], None] | None = None,
+) -> StoredEngine:
+    """Build what `prepare_build` checked, or return the engine of that id.
+
+    Args:
+        prepared: What to build.
+        check_memory: Refuse before any work when the estimated peak exceeds what is free.
+        max_quality_loss: The most that perplexity may rise over the base's: 0.05 is 5 %.
+        keep_steps: Leave the finished steps for other builds of the same checkpoint.
+        deploy: Called with the staged engine and its manifest (its version not set yet) before the commit;
+            renders the engine's Triton model repository, which is no business of this stage.
+
+    Raises:
+        InsufficientMemoryError: The build would not fit.
+        QuantizationError: The engine is worse than `max_quality_loss` or its scheme allows.
+        BuildError: A step failed; its message holds the path of the log.
+        StoreError: The store refused.
+    """
+    store = EngineStore(prepared.home)
+    if (stored := store.find(prepared.engine_id)) is not None:
         store.verify(stored)
-        tell("done", f"{stored.manifest.reference} is this engine already")
+        check_quality_loss(stored.manifest.quality, max_quality_loss)
+        prepared.tell("done", f"{stored.manifest.reference} is this engine already")
         return stored
     if check_memory:
-        check_host_memory(plan.peak_host_bytes, available_host_bytes())
-    started_ns = time.monotonic_ns()
-    with store.stage() as staged:
-        kept_log = store.root / ".logs" / f"{engine_name}.log"
-        built = _build_logged(engine_backend, pinned, plan, staged, tell=tell, kept_log=kept_log)
-        manifest = EngineManifest(
-            engine_id=engine_id,
-            name=engine_name,
-            version=0,  # the store gives the number
-            backend=engine_backend.name,
-            quant=plan.config.quant,
-            checkpoint=pinned.pin,
-            model=built.model,
-            tokens=built.tokens,
-            limits=built.limits,
-            build_config=plan.config.model_dump(),
-            compute_capability=plan.compute_capability,
-            toolchain=plan.toolchain,
-            trtb_version=__version__,
-            quality=built.quality,
-            files=[],
-            built_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds"),
-            build_duration_s=(time.monotonic_ns() - started_ns) / 1e9,
-        )
-        if deploy is not None:
-            tell("deploy", "rendering the Triton model repository")
-            write_record(staged / MANIFEST_FILE, manifest)
-            deploy(staged, manifest)
-        stored = store.commit(staged, manifest)
-    tell("done", stored.manifest.reference)
+        check_host_memory(prepared.plan.peak_host_bytes, available_host_bytes())
+    with (
+        store.stage() as staged,
+        _logged_steps(prepared, staged / LOG_FILE, keep_steps=keep_steps) as steps,
+    ):
+
+        def build() -> StoredEngine:
+            manifest = _build_staged(prepared, staged, steps, max_quality_loss)
+            if deploy is not None:
+                steps.say("deploy", "rendering the Triton model repository")
+                write_record(staged / MANIFEST_FILE, manifest)
+                deploy(staged, manifest)
+            return store.commit(staged, manifest)
+
+        stored = _guarded(prepared, steps, build)
+    prepared.tell("done", stored.manifest.reference)
     return stored
+
+
+def build_checkpoint(prepared: PreparedBuild, *, check_memory: bool = True) -> Path:
+    """Quantise and verify, do not compile; return the folder of the engine toolchain's checkpoint.
+
+    The same build without a stop goes on from there.
+
+    Raises:
+        ConfigError: The backend has no such stage.
+        BuildError: A step failed.
+    """
+    make = getattr(prepared.backend, "build_checkpoint", None)
+    if make is None:
+        raise ConfigError(
+            f"stop-after checkpoint: the {prepared.backend.name} backend has no checkpoint of its own",
+            "leave it out, or use --backend tensorrt_llm",
+        )
+    if check_memory:
+        check_host_memory(prepared.plan.peak_host_bytes, available_host_bytes())
+    log_path = _kept_log(prepared)
+    with _logged_steps(prepared, log_path, keep_steps=True) as steps:
+        folder: Path = _guarded(prepared, steps, lambda: make(prepared.pinned, prepared.plan, steps))
+    return folder
 
 
 def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> str:
@@ -119,7 +216,9 @@ def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> s
     inputs = {
         "build_schema": BUILD_SCHEMA,
         "checkpoint": [[entry.path, entry.size_bytes, entry.sha256] for entry in pinned.pin.files],
-        "config": plan.config.model_dump(),
+        # where the calibration texts lie does not matter, only what they are
+        "config": plan.config.model_dump(exclude={"calibration"}),
+        "calibration": plan.calibration.sha256 if plan.calibration else None,
         "backend": backend,
         "toolchain": plan.toolchain,
         "compute_capability": plan.compute_capability,
@@ -143,49 +242,115 @@ def check_host_memory(peak_bytes: int, available_bytes: int) -> None:
         )
 
 
-@dataclass(slots=True)
-class _BuildLog:
-    """Writes build.log and passes each step on."""
+def check_quality_loss(report: QualityReport | None, max_loss: float | None) -> None:
+    """Refuse an engine whose perplexity rose by more than was allowed.
 
-    file: IO[str]
-    tell: Progress
-    step: str = "start"
-    started_ns: int = field(default_factory=time.monotonic_ns)
+    Raises:
+        QuantizationError: It did, or it was not measured.
+    """
+    if max_loss is None:
+        return
+    if report is None:
+        raise QuantizationError(
+            "quality: not measured for this engine; expected a figure, as a bound was given"
+        )
+    loss = report.perplexity / report.base_perplexity - 1
+    if not loss <= max_loss:  # also refuses nan
+        raise QuantizationError(
+            f"quality: perplexity {report.perplexity:.3f} against {report.base_perplexity:.3f} of "
+            f"{report.base}, a loss of {loss:.1%}; expected at most {max_loss:.1%}",
+            "choose a scheme with more bits, a smaller group size, or calibrate on your own requests",
+        )
 
-    def __call__(self, step: str, detail: str) -> None:
-        self.step = step
-        elapsed_s = (time.monotonic_ns() - self.started_ns) / 1e9
-        self.file.write(f"{elapsed_s:9.3f} s  {step}: {detail}\n")
-        self.file.flush()
-        self.tell(step, detail)
+
+def _build_staged(
+    prepared: PreparedBuild, staged: Path, steps: BuildSteps, max_quality_loss: float | None
+) -> EngineManifest:
+    started_ns = time.monotonic_ns()
+    built = prepared.backend.build(prepared.pinned, prepared.plan, staged, steps)
+    if built.quality:
+        steps.say("quality", built.quality.model_dump_json())
+    check_quality_loss(built.quality, max_quality_loss)
+    return _make_manifest(prepared, built, steps, (time.monotonic_ns() - started_ns) / 1e9)
 
 
-def _build_logged(
-    backend: EngineBackend,
-    pinned: PinnedCheckpoint,
-    plan: BuildPlan,
-    staged: Path,
-    *,
-    tell: Progress,
-    kept_log: Path,
-) -> BuiltEngine:
-    with (staged / LOG_FILE).open("w", encoding="utf-8") as file:
-        log = _BuildLog(file, tell)
-        log("start", f"{pinned.pin.name} {pinned.pin.revision}, {plan.config.model_dump_json()}")
+def _make_manifest(
+    prepared: PreparedBuild, built: BuiltEngine, steps: BuildSteps, duration_s: float
+) -> EngineManifest:
+    plan = prepared.plan
+    return EngineManifest(
+        engine_id=prepared.engine_id,
+        name=prepared.name,
+        version=0,  # the store gives the number
+        backend=prepared.backend.name,
+        quant=plan.config.quant,
+        checkpoint=prepared.pinned.pin,
+        model=built.model,
+        tokens=built.tokens,
+        limits=built.limits,
+        build_config=plan.config.model_dump(mode="json"),
+        compute_capability=plan.compute_capability,
+        toolchain=plan.toolchain,
+        trtb_version=__version__,
+        quality=built.quality,
+        files=[],
+        built_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds"),
+        build_duration_s=duration_s,
+        calibration=plan.calibration.record() if plan.calibration else None,
+        gpu=plan.gpu,
+        container=plan.container,
+        checkpoint_report=built.checkpoint_report,
+        steps=steps.records,
+        peak_host_bytes=max(_peak_host_bytes(), built.peak_host_bytes),
+    )
+
+
+def _peak_host_bytes() -> int:
+    kib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return kib * 1024
+
+
+def _kept_log(prepared: PreparedBuild) -> Path:
+    return EngineStore(prepared.home).root / ".logs" / f"{prepared.name}.log"
+
+
+@contextlib.contextmanager
+def _logged_steps(prepared: PreparedBuild, log_path: Path, *, keep_steps: bool) -> Iterator[BuildSteps]:
+    """Give the build's steps with their log; a failed build's log is kept, and so are its finished steps."""
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    log = log_path.open("w", encoding="utf-8")
+    steps = BuildSteps(prepared.home, log, prepared.tell)
+    try:
+        plan, pin = prepared.plan, prepared.pinned.pin
+        steps.say("start", f"{pin.name} {pin.revision}, {plan.config.model_dump_json()}")
         for distribution, version in plan.toolchain.items():
-            log("toolchain", f"{distribution} {version}")
-        try:
-            built = backend.build(pinned, plan, staged, log)
-        except (MemoryError, RuntimeError, OSError, ValueError) as exc:
-            # the libraries raise these; our own errors pass as they are
-            file.write(f"failed: {type(exc).__name__}: {exc}\n")
-            file.flush()
-            files.write_atomic(kept_log, (staged / LOG_FILE).read_bytes())
-            detail = str(exc).strip().splitlines()
-            raise BuildError(
-                f"{log.step}: {type(exc).__name__}: {detail[0] if detail else 'no message'}",
-                f"read {kept_log}",
-            ) from exc
-        if built.quality:
-            log("quality", built.quality.model_dump_json())
-    return built
+            steps.say("toolchain", f"{distribution} {version}")
+        yield steps
+    except BaseException as exc:
+        _keep_log(log, log_path, _kept_log(prepared), exc)
+        steps.release(keep=True)
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # a full disk: what is not written yet cannot be
+            log.close()
+    steps.release(keep=keep_steps)
+
+
+def _keep_log(log: IO[str], log_path: Path, kept: Path, exc: BaseException) -> None:
+    with contextlib.suppress(OSError):  # the disk may be full: that error must not hide the first
+        log.write(f"failed: {type(exc).__name__}: {exc}\n")
+        log.flush()
+        if log_path != kept:
+            files.write_atomic(kept, log_path.read_bytes())
+
+
+def _guarded(prepared: PreparedBuild, steps: BuildSteps, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except (MemoryError, RuntimeError, OSError, ValueError) as exc:
+        # the libraries raise these; our own errors pass as they are
+        detail = str(exc).strip().splitlines()
+        raise BuildError(
+            f"{steps.step}: {type(exc).__name__}: {detail[0] if detail else 'no message'}",
+            f"read {_kept_log(prepared)}; the same command goes on after the steps that were finished",
+        ) from exc

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from pydantic import JsonValue
 
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
-from trtb.build.manifest import EngineLimits, ModelShape, QualityReport, TokenIds
+from trtb.build.manifest import EngineLimits, GpuRecord, ModelShape, QualityReport, TokenIds
+from trtb.build.steps import BuildSteps
 
-Progress = Callable[[str, str], None]  # (step, detail)
+if TYPE_CHECKING:
+    from trtb.build.calibration import CalibrationSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,10 @@ class BuildPlan:
     toolchain: dict[str, str]  # distribution name -> version, of all that shapes the engine's files
     compute_capability: str  # "cpu" or "sm_90"
     peak_host_bytes: int
+    calibration: CalibrationSet | None = None
+    gpu: GpuRecord | None = None
+    container: str | None = None  # the image that compiles
+    commands: tuple[tuple[str, ...], ...] = ()  # what would be run outside this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class BuiltEngine:
     tokens: TokenIds
     limits: EngineLimits
     quality: QualityReport | None
+    checkpoint_report: dict[str, JsonValue] | None = None
+    peak_host_bytes: int = 0  # of the processes that the build started, where it knows
 
 
 class EngineBackend(Protocol):
@@ -40,25 +49,27 @@ class EngineBackend(Protocol):
 
     name: Literal["openvino", "tensorrt_llm"]
 
-    def check(self, pinned: PinnedCheckpoint, config: BuildConfig) -> BuildPlan:
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, home: Path) -> BuildPlan:
         """Refuse what cannot be built, in seconds and before any work; else return the plan.
 
-        Writes nothing. The same inputs on the same machine give the same plan.
+        Writes nothing but temporary files. The same inputs on the same machine give the same plan.
 
         Raises:
             CheckpointUnsupportedError: The checkpoint is sound, and this backend cannot build it.
             CheckpointError: The checkpoint is damaged.
             ConfigError: The options contradict each other or the checkpoint.
+            HardwareError: No GPU here can run such an engine.
+            ToolchainMissingError: What quantises or compiles is not installed.
         """
         ...
 
     def build(
-        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, progress: Progress
+        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, steps: BuildSteps
     ) -> BuiltEngine:
         """Fill `staging`, an empty folder, with the engine's files and return what they are.
 
         On return the folder holds nothing but the engine, no file of it is open or mapped, and the
-        engine has answered a prompt. On an error the folder's content is undefined.
+        engine has answered a prompt where it can run here. On an error the folder's content is undefined.
 
         Raises:
             QuantizationError: The engine came out worse than its scheme explains.

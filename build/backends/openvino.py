@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtb.build import kv_cache, quality
-from trtb.build.backends.base import BuildPlan, BuiltEngine, Progress
+from trtb.build.backends.base import BuildPlan, BuiltEngine
 from trtb.build.backends.openvino_runtime import (
     compress_weights,
     encode_texts,
@@ -27,9 +27,12 @@ from trtb.build.errors import CheckpointUnsupportedError, ConfigError, Quantizat
 from trtb.build.gguf_checkpoint import GgufCheckpoint, check_readable, read_gguf, rewrite
 from trtb.build.manifest import EngineLimits, QualityReport
 from trtb.build.quantization import QuantScheme, check_group_size, get_scheme
+from trtb.build.steps import BuildSteps, Progress
 from trtb.build.tokenizer import check_tokenizer, write_tokenizer
 
 TOKENS_PER_BLOCK = 32  # fixed by openvino-genai on CPU
+MAX_BATCH_SIZE_DEFAULT = 128
+MAX_NUM_TOKENS_DEFAULT = 512  # per step; short steps let cancels in
 
 _NNCF_QUANTS = frozenset({"fp8", "int4_awq"})
 _MIB = 1 << 20
@@ -40,9 +43,10 @@ class OpenvinoBackend:
 
     name: Literal["openvino"] = "openvino"
 
-    def check(self, pinned: PinnedCheckpoint, config: BuildConfig) -> BuildPlan:
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, home: Path) -> BuildPlan:  # noqa: ARG002
         """Refuse what cannot be built; see EngineBackend."""
         scheme = get_scheme(self.name, config.quant)
+        _check_options(config)
         if pinned.pin.format != "gguf":
             raise CheckpointUnsupportedError(
                 f"{pinned.path}: a Hugging Face folder; this version builds GGUF files for the CPU",
@@ -57,6 +61,9 @@ class OpenvinoBackend:
                 update={
                     "max_seq_len": resolve_max_seq_len(config, shape.max_position_embeddings),
                     "group_size": _resolve_group_size(scheme, config, checkpoint),
+                    "max_batch_size": config.max_batch_size or MAX_BATCH_SIZE_DEFAULT,
+                    "max_num_tokens": config.max_num_tokens or MAX_NUM_TOKENS_DEFAULT,
+                    "kv_cache_dtype": "f32",  # greedy answers then do not depend on what else is in flight
                 }
             ),
             model=shape,
@@ -66,9 +73,10 @@ class OpenvinoBackend:
         )
 
     def build(
-        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, progress: Progress
+        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, steps: BuildSteps
     ) -> BuiltEngine:
         """Fill `staging` with the engine's files; see EngineBackend."""
+        progress = steps.say
         checkpoint = read_gguf(pinned.gguf_path)
         quant = plan.config.quant
         work = staging / ".work"
@@ -94,6 +102,18 @@ class OpenvinoBackend:
         progress("verify", "answering a prompt")
         smoke_generate(staging, checkpoint.tokens.eos, plan.model.vocab_size)
         return BuiltEngine(plan.model, checkpoint.tokens, _limits(plan), report)
+
+
+def _check_options(config: BuildConfig) -> None:
+    """Refuse what this backend has no use for, rather than pass over it."""
+    alone = {"tp_size": config.tp_size == 1, "pp_size": config.pp_size == 1, "trtllm": not config.trtllm}
+    alone["kv_cache_dtype"] = config.kv_cache_dtype in ("auto", "f32")
+    alone["dtype"] = config.dtype == "auto"
+    if wrong := [name for name, is_fine in alone.items() if not is_fine]:
+        raise ConfigError(
+            f"{wrong[0]}: {getattr(config, wrong[0])!r}; the openvino backend has no such choice",
+            "leave it out, or use --backend tensorrt_llm",
+        )
 
 
 def _convert(
@@ -128,6 +148,8 @@ def _measure(ir: Path, base_ir: Path, scheme: QuantScheme) -> QualityReport:
 def _limits(plan: BuildPlan) -> EngineLimits:
     model, config = plan.model, plan.config
     assert config.max_seq_len is not None
+    assert config.max_batch_size is not None
+    assert config.max_num_tokens is not None
     return EngineLimits(
         max_seq_len=config.max_seq_len,
         max_batch_size=config.max_batch_size,

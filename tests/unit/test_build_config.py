@@ -21,8 +21,8 @@ from trtb.build.quantization import SCHEMES, check_group_size, get_scheme
 
 def test_the_defaults_are_those_documented() -> None:
     config = make_config()
-    assert (config.quant, config.max_batch_size, config.max_num_tokens) == ("int8_wo", 128, 512)
-    assert config.max_seq_len is None
+    assert (config.quant, config.dtype, config.kv_cache_dtype) == ("int8_wo", "auto", "auto")
+    assert config.max_batch_size is config.max_num_tokens is config.max_seq_len is None  # the backend's
     assert resolve_max_seq_len(config, 2048) == 2048
     assert resolve_max_seq_len(config, 131072) == 8192
     assert resolve_max_seq_len(make_config(max_seq_len=100000), 131072) == 100000
