@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 
 from trtb.build import __version__, checkpoint, files
 from trtb.build.backends import choose_backend, get_backend
-from trtb.build.backends.base import BuildPlan, BuiltEngine, EngineBackend
+from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine, EngineBackend
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
 from trtb.build.errors import BuildError, ConfigError, InsufficientMemoryError, QuantizationError
@@ -44,14 +44,14 @@ class PreparedBuild:
     pinned: PinnedCheckpoint
     plan: BuildPlan
     engine_id: str
-    home: Path
+    host: BuildHost
     tell: Progress
 
 
 def prepare_build(
     spec: str,
     config: BuildConfig,
-    home: Path,
+    host: BuildHost,
     *,
     name: str | None = None,
     backend: str = "auto",
@@ -63,7 +63,7 @@ def prepare_build(
     Args:
         spec: What `checkpoint.resolve` accepts.
         config: The options of the build.
-        home: TRTB_HOME.
+        host: Where it happens and how far it goes.
         name: A new engine's name; by default `<checkpoint>-<quant>`. One that is there keeps its own.
         backend: A backend's name, or "auto".
         progress: Called with (step, detail) as the build goes on.
@@ -77,19 +77,19 @@ def prepare_build(
     tell = progress or (lambda _step, _detail: None)
     chosen, why = choose_backend(backend)
     tell("backend", f"{chosen}: {why}")
-    pinned = checkpoint.resolve(spec, home, allow_remote_code=allow_remote_code)
+    pinned = checkpoint.resolve(spec, host.home, allow_remote_code=allow_remote_code)
     tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
     engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
     checkpoint.verify(pinned)
     engine_backend = get_backend(chosen)
-    plan = engine_backend.check(pinned, config, home)
+    plan = engine_backend.check(pinned, config, host)
     return PreparedBuild(
         name=engine_name,
         backend=engine_backend,
         pinned=pinned,
         plan=plan,
         engine_id=make_engine_id(pinned, plan, chosen),
-        home=home,
+        host=host,
         tell=tell,
     )
 
@@ -123,7 +123,7 @@ def build_engine(
     prepared = prepare_build(
         spec,
         config,
-        home,
+        BuildHost(home),
         name=name,
         backend=backend,
         progress=progress,
@@ -162,7 +162,7 @@ def build_prepared(
         BuildError: A step failed; its message holds the path of the log.
         StoreError: The store refused.
     """
-    store = EngineStore(prepared.home)
+    store = EngineStore(prepared.host.home)
     if (stored := store.find(prepared.engine_id)) is not None:
         store.verify(stored)
         check_quality_loss(stored.manifest.quality, max_quality_loss)
@@ -311,7 +311,7 @@ def _peak_host_bytes() -> int:
 
 
 def _kept_log(prepared: PreparedBuild) -> Path:
-    return EngineStore(prepared.home).root / ".logs" / f"{prepared.name}.log"
+    return EngineStore(prepared.host.home).root / ".logs" / f"{prepared.name}.log"
 
 
 @contextlib.contextmanager
@@ -319,7 +319,7 @@ def _logged_steps(prepared: PreparedBuild, log_path: Path, *, keep_steps: bool) 
     """Give the build's steps with their log; a failed build's log is kept, and so are its finished steps."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log = log_path.open("w", encoding="utf-8")
-    steps = BuildSteps(prepared.home, log, prepared.tell)
+    steps = BuildSteps(prepared.host.home, log, prepared.tell)
     try:
         plan, pin = prepared.plan, prepared.pinned.pin
         steps.say("start", f"{pin.name} {pin.revision}, {plan.config.model_dump_json()}")

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class BuildHost:
+    """Where a build happens and how far it goes; nothing here shapes the engine's files."""
+
+    home: Path  # TRTB_HOME
+    compile_with: Literal["auto", "path", "docker"] = "auto"  # where trtllm-build runs
+    stop_after: Literal["checkpoint"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BuildPlan:
     """A build that was checked: what it will make, and what it needs of this machine."""
 
@@ -49,7 +58,7 @@ class EngineBackend(Protocol):
 
     name: Literal["openvino", "tensorrt_llm"]
 
-    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, home: Path) -> BuildPlan:
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, host: BuildHost) -> BuildPlan:
         """Refuse what cannot be built, in seconds and before any work; else return the plan.
 
         Writes nothing but temporary files. The same inputs on the same machine give the same plan.

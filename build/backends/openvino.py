@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtb.build import kv_cache, quality
-from trtb.build.backends.base import BuildPlan, BuiltEngine
+from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine
 from trtb.build.backends.openvino_runtime import (
     compress_weights,
     encode_texts,
@@ -43,7 +43,7 @@ class OpenvinoBackend:
 
     name: Literal["openvino"] = "openvino"
 
-    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, home: Path) -> BuildPlan:  # noqa: ARG002
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, host: BuildHost) -> BuildPlan:  # noqa: ARG002
         """Refuse what cannot be built; see EngineBackend."""
         scheme = get_scheme(self.name, config.quant)
         _check_options(config)
