@@ -1,4 +1,4 @@
-"""`trtb build` and `trtb engines`: the versioned store."""
+"""`trtb engines`: the versioned store."""
 
 from __future__ import annotations
 
@@ -7,68 +7,10 @@ from typing import Annotated
 import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, put_table, size
-from trtb.tools.models import say_step
 
 app = typer.Typer(no_args_is_help=True, help="The versioned store of engines.")
 
 EngineArgument = Annotated[str, typer.Argument(help="NAME, NAME@VERSION, or an engine id.")]
-
-
-@command
-def build(
-    model: Annotated[
-        str, typer.Option("--model", help="A pinned name, a .gguf file, or hf:org/name@commit.")
-    ],
-    quant: Annotated[str, typer.Option(help="int8_wo, f16, fp8 or int4_awq.")] = "int8_wo",
-    name: Annotated[str | None, typer.Option(help="The engine's name; default MODEL-QUANT.")] = None,
-    backend: Annotated[str, typer.Option(help="auto, or openvino.")] = "auto",
-    max_seq_len: Annotated[
-        int | None, typer.Option(help="Prompt and answer together, in tokens; default: the model's own.")
-    ] = None,
-    max_batch_size: Annotated[int, typer.Option(help="Most requests in flight.")] = 128,
-    max_num_tokens: Annotated[int, typer.Option(help="Most tokens computed in one step.")] = 512,
-    group_size: Annotated[
-        int | None, typer.Option(help="Group of int4_awq and fp8; must divide the model's widths.")
-    ] = None,
-    allow_remote_code: Annotated[
-        bool, typer.Option(help="Accept a checkpoint whose config names code of its own (auto_map).")
-    ] = False,
-    check_memory: Annotated[
-        bool, typer.Option(help="Refuse before any work where the memory is too small.")
-    ] = True,
-    as_json: JsonFlag = False,
-) -> None:
-    """Build an engine from a pinned checkpoint: quantise, compile, measure, verify, store, deploy.
-
-    Example: trtb build --model smollm2-135m-instruct --quant int8_wo
-    """
-    from trtb.build.config import make_config
-    from trtb.build.files import trtb_home
-    from trtb.build.pipeline import build_engine
-    from trtb.model_repo.render import render_into_engine
-
-    config = make_config(
-        quant=quant,
-        group_size=group_size,
-        max_seq_len=max_seq_len,
-        max_batch_size=max_batch_size,
-        max_num_tokens=max_num_tokens,
-    )
-    stored = build_engine(
-        model,
-        config,
-        trtb_home(),
-        name=name,
-        backend=backend,
-        progress=say_step,
-        check_memory=check_memory,
-        allow_remote_code=allow_remote_code,
-        deploy=render_into_engine,
-    )
-    if as_json:
-        put_json({"path": stored.path, **stored.manifest.model_dump()})
-    else:
-        put(f"{stored.manifest.reference}  {stored.manifest.engine_id[:12]}  {stored.path}")
 
 
 @app.command("list")
@@ -152,8 +94,26 @@ def show(engine: EngineArgument, as_json: JsonFlag = False) -> None:
             f"quality     perplexity {quality.perplexity:.3f} against {quality.base_perplexity:.3f} of "
             f"{quality.base}; same top choice at {quality.top1_agreement:.1%} of {quality.num_tokens} tokens"
         )
+        if quality.greedy_agreement is not None:
+            put(f"            greedy answers agree for {quality.greedy_agreement:.1%} of their length")
+    if used := manifest.calibration:
+        put(
+            f"calibration {used.num_samples} samples, {used.num_tokens} tokens of {used.source}, "
+            f"seed {used.seed}"
+        )
+    if manifest.gpu:
+        put(
+            f"compiled    on {manifest.gpu.name}"
+            + (f" in {manifest.container}" if manifest.container else "")
+        )
     put("toolchain   " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
-    put(f"built       {manifest.built_at} in {manifest.build_duration_s:.0f} s, trtb {manifest.trtb_version}")
+    for step in manifest.steps:
+        put(f"step        {step.name}: {step.duration_s:.1f} s" + (", done before" if step.is_reused else ""))
+    peak = f", at most {size(manifest.peak_host_bytes)} of memory" if manifest.peak_host_bytes else ""
+    put(
+        f"built       {manifest.built_at} in {manifest.build_duration_s:.0f} s{peak}, "
+        f"trtb {manifest.trtb_version}"
+    )
 
 
 @app.command("verify")
@@ -222,6 +182,23 @@ def remove(
         put_json({"schema_version": 1, "removed": engine})
     else:
         put(f"{engine}: removed")
+
+
+@app.command("prune")
+@command
+def prune(as_json: JsonFlag = False) -> None:
+    """Remove the finished steps that failed, stopped or --keep-steps builds left; engines stay.
+
+    Example: trtb engines prune
+    """
+    from trtb.build.files import trtb_home
+    from trtb.build.steps import prune_steps
+
+    freed = prune_steps(trtb_home())
+    if as_json:
+        put_json({"schema_version": 1, "freed_bytes": freed})
+    else:
+        put(f"{size(freed)} freed")
 
 
 def _tell_default(reference: str, as_json: bool) -> None:
