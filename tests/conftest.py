@@ -30,20 +30,42 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="session")
-def engine_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TRTB_HOME with the model fetched and its default engine built.
+def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TRTB_HOME with the model fetched.
 
     TRTB_TEST_HOME names a folder that is kept between test runs.
     """
     from trtb.build import checkpoint
-    from trtb.build.config import make_config
-    from trtb.build.pipeline import build_engine
-    from trtb.model_repo.render import render_into_engine
 
     kept = os.environ.get("TRTB_TEST_HOME")
     home = Path(kept) if kept else tmp_path_factory.mktemp("home")
     checkpoint.fetch(MODEL, home)
-    build_engine(MODEL, make_config(), home, deploy=render_into_engine)
+    return home
+
+
+@pytest.fixture(scope="session")
+def engine_home(model_home: Path) -> Path:
+    """The same home, with the model's default engine built."""
+    from trtb.build.config import make_config
+    from trtb.build.pipeline import build_engine
+    from trtb.model_repo.render import render_into_engine
+
+    build_engine(MODEL, make_config(), model_home, deploy=render_into_engine)
+    return model_home
+
+
+@pytest.fixture(scope="session")
+def toolchain_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TRTB_HOME with both toolchains; a test takes them into its own by a link to `toolchains/`.
+
+    TRTB_TEST_TOOLCHAINS names a folder that is kept between test runs, as `make test` does.
+    """
+    from trtb.build import toolchain
+
+    kept = os.environ.get("TRTB_TEST_TOOLCHAINS")
+    home = Path(kept) if kept else tmp_path_factory.mktemp("toolchain-home")
+    for name in ("modelopt", "optimum"):
+        toolchain.install(name, home, lambda step, detail: print(f"{step}: {detail}", file=sys.stderr))
     return home
 
 

