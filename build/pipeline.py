@@ -220,6 +220,7 @@ def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> s
         "config": plan.config.model_dump(exclude={"calibration"}),
         "calibration": plan.calibration.sha256 if plan.calibration else None,
         "backend": backend,
+        "backend_options": plan.backend_options,
         "toolchain": plan.toolchain,
         "compute_capability": plan.compute_capability,
     }
@@ -288,7 +289,7 @@ def _make_manifest(
         model=built.model,
         tokens=built.tokens,
         limits=built.limits,
-        build_config=plan.config.model_dump(mode="json"),
+        build_config={**plan.config.model_dump(mode="json"), "backend_options": plan.backend_options},
         compute_capability=plan.compute_capability,
         toolchain=plan.toolchain,
         trtb_version=__version__,

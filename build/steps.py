@@ -45,6 +45,7 @@ class BuildSteps:
     def __init__(
         self, home: Path, log: IO[str], tell: Progress, *, lock_timeout_s: float = LOCK_TIMEOUT_S
     ) -> None:
+        self.home = home
         self.root = steps_root(home)
         self.log = log
         self.step = "start"  # the last one told of; an error names it

@@ -178,6 +178,7 @@ def build(
             _one_of("compile-with", compile_with, "auto", "path", "docker"),
         ),
         cast("Literal['checkpoint'] | None", stop_after and _one_of("stop-after", stop_after, "checkpoint")),
+        is_dry_run=dry_run,
     )
     prepared = prepare_build(
         model,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -24,6 +24,7 @@ class BuildHost:
     home: Path  # TRTB_HOME
     compile_with: Literal["auto", "path", "docker"] = "auto"  # where trtllm-build runs
     stop_after: Literal["checkpoint"] | None = None
+    is_dry_run: bool = False  # what is missing to work is no fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class BuildPlan:
     calibration: CalibrationSet | None = None
     gpu: GpuRecord | None = None
     container: str | None = None  # the image that compiles
+    backend_options: dict[str, JsonValue] = field(default_factory=dict)  # the compiler's, every one resolved
     commands: tuple[tuple[str, ...], ...] = ()  # what would be run outside this process
 
 

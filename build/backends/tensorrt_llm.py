@@ -1,0 +1,352 @@
+"""The GPU backend: Hugging Face folder -> TensorRT-LLM checkpoint, verified -> trtllm-build -> engine.
+
+ModelOpt quantises in its toolchain, on a GPU or on this CPU; families that it does not export by itself go
+through the scripts of NVIDIA's container. The compiler runs where `find_compiler` finds one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from trtb.build import files, kv_cache, quality
+from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine
+from trtb.build.backends.openvino_tokenizer import encode_texts
+from trtb.build.backends.trtllm_compile import CompileRecord, compile_command, compile_engine
+from trtb.build.backends.trtllm_compiler import Compiler, find_compiler
+from trtb.build.calibration import select_calibration
+from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build.compatibility import PRIMARY_TRTLLM
+from trtb.build.config import BuildConfig, resolve_max_seq_len
+from trtb.build.errors import CheckpointUnsupportedError, ConfigError, ToolchainMissingError
+from trtb.build.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
+from trtb.build.manifest import EngineLimits, write_record
+from trtb.build.modelopt_request import WORKER_SCRIPT as EXPORT_SCRIPT
+from trtb.build.modelopt_request import (
+    ExportResult,
+    make_request,
+    peak_host_bytes,
+    read_result,
+    step_inputs,
+)
+from trtb.build.quant_layout import check_layout
+from trtb.build.quantization import (
+    check_compute_capability,
+    get_scheme,
+    is_calibrated,
+    resolve_kv_cache_dtype,
+)
+from trtb.build.steps import BuildSteps, step_files
+from trtb.build.toolchain import Toolchain, get_toolchain
+from trtb.build.trtllm_checkpoint import CheckpointReport, verify_checkpoint
+from trtb.build.trtllm_options import TrtllmOptions
+from trtb.build.trtllm_rules import CompileTarget, resolve_options
+from trtb.build.trtllm_tensors import CheckpointOptions
+from trtb.build.worker import run_worker
+
+if TYPE_CHECKING:
+    from trtb.build.calibration import CalibrationSet
+
+TOOLCHAIN = "modelopt"
+CHECKPOINT_FOLDER = "checkpoint"
+ENGINE_FOLDER = "engine"
+
+_EXPORT_FILE = "export.json"
+_REPORT_FILE = "report.json"
+_COMPILE_FILE = "compile.json"
+
+
+@dataclass(slots=True)
+class TensorrtLlmBackend:
+    """Builds engines for Triton's tensorrtllm backend on NVIDIA GPUs."""
+
+    name: Literal["tensorrt_llm"] = "tensorrt_llm"
+    _compiler: Compiler | None = field(default=None, init=False)  # found by check, used by build
+
+    def check(self, pinned: PinnedCheckpoint, config: BuildConfig, host: BuildHost) -> BuildPlan:
+        """Refuse what cannot be built; see EngineBackend."""
+        source = _read(pinned)
+        scheme = get_scheme(self.name, config.quant)
+        dtype = _resolve_dtype(config, source)
+        kv_cache_dtype = resolve_kv_cache_dtype(scheme, config.kv_cache_dtype, dtype)
+        toolchain = _find_toolchain(host)
+        compiler = None if host.stop_after else _find_compiler(host)
+        sm = compiler.sm if compiler else None
+        group_size = check_layout(
+            scheme,
+            source.model,
+            source.intermediate_size,
+            source.linears(),
+            group_size=config.group_size,
+            tp_size=config.tp_size,
+            pp_size=config.pp_size,
+            sm=sm,
+            needs_kernels=compiler is not None,
+        )
+        if sm is not None:
+            check_compute_capability(scheme, sm, kv_cache_dtype)
+        max_seq_len = resolve_max_seq_len(config, source.model.max_position_embeddings)
+        target = CompileTarget(
+            quant=scheme.name,
+            kv_cache_dtype=kv_cache_dtype,
+            architecture=source.config["architectures"][0],
+            max_seq_len=max_seq_len,
+            tp_size=config.tp_size,
+            pp_size=config.pp_size,
+            sm=sm,
+            num_gpus=len(compiler.gpus) if compiler and compiler.gpus else 1,
+        )
+        options = resolve_options(
+            target,
+            config.trtllm,
+            max_batch_size=config.max_batch_size,
+            max_num_tokens=config.max_num_tokens,
+        ).options
+        self._compiler = compiler
+        is_measured = scheme.name != "nvfp4"
+        return BuildPlan(
+            config=config.model_copy(
+                update={
+                    "group_size": group_size,
+                    "dtype": dtype,
+                    "kv_cache_dtype": kv_cache_dtype,
+                    "max_seq_len": max_seq_len,
+                    "max_batch_size": options.max_batch_size,
+                    "max_num_tokens": options.max_num_tokens,
+                }
+            ),
+            model=source.model,
+            toolchain=_versions(toolchain, compiler),
+            compute_capability=f"sm_{sm}" if sm else "any",
+            peak_host_bytes=max(
+                peak_host_bytes(source, dtype, is_measured=is_measured), 2 * source.weight_bytes
+            ),
+            calibration=_select_calibration(source, config)
+            if is_calibrated(scheme, kv_cache_dtype)
+            else None,
+            gpu=compiler.gpus[0] if compiler and compiler.gpus else None,
+            container=compiler.image if compiler else None,
+            backend_options=json.loads(options.model_dump_json()),
+            commands=_commands(toolchain, compiler, options),
+        )
+
+    def build_checkpoint(self, pinned: PinnedCheckpoint, plan: BuildPlan, steps: BuildSteps) -> Path:
+        """Quantise and verify; return the folder of the TensorRT-LLM checkpoint."""
+        source = _read(pinned)
+        folder = _quantise(pinned, source, plan, steps)
+        _verify(source, plan, folder, steps)
+        return folder / CHECKPOINT_FOLDER
+
+    def build(
+        self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, steps: BuildSteps
+    ) -> BuiltEngine:
+        """Fill `staging` with the engine's files; see EngineBackend."""
+        source = _read(pinned)
+        scheme = get_scheme(self.name, plan.config.quant)
+        quantised = _quantise(pinned, source, plan, steps)
+        report = _verify(source, plan, quantised, steps)
+        export = ExportResult.model_validate_json((quantised / _EXPORT_FILE).read_bytes())
+        if export.quality:
+            quality.check_report(export.quality, scheme)
+        assert self._compiler is not None
+        compiled = _compile(self._compiler, plan, quantised, steps)
+        record = CompileRecord.model_validate_json((compiled / _COMPILE_FILE).read_bytes())
+        for path in sorted((compiled / ENGINE_FOLDER).rglob("*")):
+            target = staging / path.relative_to(compiled)
+            if path.is_dir():
+                target.mkdir(parents=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                files.link_or_copy(path, target)
+        steps.say("tokenizer", "writing tokenizer.json")
+        write_tokenizer(source, staging / "tokenizer")
+        return BuiltEngine(
+            model=plan.model,
+            tokens=source.tokens,
+            limits=_limits(plan, record),
+            quality=export.quality,
+            checkpoint_report={
+                **json.loads(report.model_dump_json()),
+                "export": json.loads(export.model_dump_json()),
+            },
+            peak_host_bytes=record.peak_host_bytes,
+        )
+
+
+def _read(pinned: PinnedCheckpoint) -> HfCheckpoint:
+    if pinned.pin.format != "hf":
+        raise CheckpointUnsupportedError(
+            f"{pinned.path}: a GGUF file; the tensorrt_llm backend builds Hugging Face folders",
+            f"trtb models fetch {pinned.pin.name} --format hf, or give the folder of the same model",
+        )
+    return read_hf(pinned.path)
+
+
+def _resolve_dtype(config: BuildConfig, source: HfCheckpoint) -> Literal["bf16", "f16"]:
+    """Return the type of what is not quantised: the checkpoint's own, or bf16 of one in float32."""
+    asked = {"bf16": "bf16", "f16": "f16"}.get(config.quant)
+    if asked and config.dtype not in ("auto", asked):
+        raise ConfigError(
+            f"dtype: {config.dtype!r}; --quant {config.quant} means weights in {asked}",
+            f"leave --dtype out, or use --quant {config.dtype}",
+        )
+    if config.dtype != "auto":
+        return config.dtype
+    chosen = asked or ("f16" if source.dtype == "f16" else "bf16")
+    return cast("Literal['bf16', 'f16']", chosen)
+
+
+def _find_toolchain(host: BuildHost) -> Toolchain | None:
+    try:
+        return get_toolchain(TOOLCHAIN, host.home)
+    except ToolchainMissingError:
+        if host.is_dry_run:
+            return None
+        raise
+
+
+def _find_compiler(host: BuildHost) -> Compiler:
+    try:
+        return find_compiler(host.compile_with)
+    except ToolchainMissingError:
+        if host.is_dry_run:  # what would be run is known without it
+            return Compiler(None, PRIMARY_TRTLLM.image)
+        raise
+
+
+def _versions(toolchain: Toolchain | None, compiler: Compiler | None) -> dict[str, str]:
+    versions = toolchain.decisive_versions if toolchain else {}
+    return versions | (compiler.versions if compiler else {})
+
+
+def _select_calibration(source: HfCheckpoint, config: BuildConfig) -> CalibrationSet:
+    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
+        write_tokenizer(source, Path(name))
+        return select_calibration(
+            config.calibration, Path(name), source.model.vocab_size, lambda _step, _detail: None
+        )
+
+
+def _checkpoint_options(plan: BuildPlan) -> CheckpointOptions:
+    config = plan.config
+    assert config.dtype != "auto"
+    return CheckpointOptions(
+        scheme=get_scheme("tensorrt_llm", config.quant),
+        dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
+        group_size=config.group_size,
+        tp_size=config.tp_size,
+        pp_size=config.pp_size,
+    )
+
+
+def _quantise(pinned: PinnedCheckpoint, source: HfCheckpoint, plan: BuildPlan, steps: BuildSteps) -> Path:
+    """Return the step that holds the checkpoint and how it was made."""
+    toolchain = get_toolchain(TOOLCHAIN, steps.home)
+    options, calibration = _checkpoint_options(plan), plan.calibration
+    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
+        write_tokenizer(source, Path(name))
+        texts = encode_texts(Path(name), quality.quality_texts())
+    samples = calibration.token_ids if calibration else ()
+
+    def request(folder: Path) -> dict[str, Any]:
+        return make_request(
+            source,
+            options,
+            folder / CHECKPOINT_FOLDER,
+            calibration_token_ids=samples,
+            quality_token_ids=texts,
+        )
+
+    def produce(folder: Path) -> None:
+        (folder / CHECKPOINT_FOLDER).mkdir()
+        work = folder / ".work"
+        reply = run_worker(
+            toolchain.python,
+            EXPORT_SCRIPT,
+            request(folder),
+            log=steps.log,
+            on_progress=steps.say,
+            work=work,
+        )
+        shutil.rmtree(work)
+        write_record(folder / _EXPORT_FILE, read_result(reply["result"]))
+
+    inputs = {
+        "checkpoint": [[entry.path, entry.sha256] for entry in pinned.pin.files],
+        "request": step_inputs(request(Path())) | {"token_ids": calibration.sha256 if calibration else None},
+        "versions": toolchain.decisive_versions,
+    }
+    return steps.run("quantise", inputs, produce)
+
+
+def _verify(source: HfCheckpoint, plan: BuildPlan, quantised: Path, steps: BuildSteps) -> CheckpointReport:
+    def produce(folder: Path) -> None:
+        report = verify_checkpoint(
+            quantised / CHECKPOINT_FOLDER, source, _checkpoint_options(plan), steps.say
+        )
+        write_record(folder / _REPORT_FILE, report)
+
+    folder = steps.run("verify", {"quantised": step_files(quantised)}, produce)
+    return CheckpointReport.model_validate_json((folder / _REPORT_FILE).read_bytes())
+
+
+def _compile(compiler: Compiler, plan: BuildPlan, quantised: Path, steps: BuildSteps) -> Path:
+    options = TrtllmOptions.model_validate_json(json.dumps(plan.backend_options))
+
+    def produce(folder: Path) -> None:
+        (folder / ENGINE_FOLDER).mkdir()
+        record = compile_engine(
+            compiler,
+            options,
+            quantised / CHECKPOINT_FOLDER,
+            folder / ENGINE_FOLDER,
+            log=steps.log,
+            say=steps.say,
+        )
+        write_record(folder / _COMPILE_FILE, record)
+
+    inputs = {
+        "quantised": step_files(quantised),
+        "options": plan.backend_options,
+        "versions": compiler.versions,
+        "image": compiler.image,
+        "gpus": [gpu.model_dump() for gpu in compiler.gpus],
+    }
+    return steps.run("compile", inputs, produce)
+
+
+def _commands(
+    toolchain: Toolchain | None, compiler: Compiler | None, options: TrtllmOptions
+) -> tuple[tuple[str, ...], ...]:
+    python = str(toolchain.python) if toolchain else f"(toolchain {TOOLCHAIN}) python"
+    quantise = (python, str(EXPORT_SCRIPT), "request.json", "reply.json")
+    if compiler is None:
+        return (quantise,)
+    return (
+        quantise,
+        tuple(compile_command(compiler, options, Path(CHECKPOINT_FOLDER), Path(ENGINE_FOLDER))),
+    )
+
+
+def _limits(plan: BuildPlan, record: CompileRecord) -> EngineLimits:
+    """Return what the engine was built for, which the compiler may have lowered."""
+    options = TrtllmOptions.model_validate_json(json.dumps(plan.backend_options))
+    lowered = {each.option: each.built for each in record.engine.adjustments}
+    model, config = plan.model, plan.config
+    return EngineLimits(
+        max_seq_len=int(lowered.get("max_seq_len", options.max_seq_len)),
+        max_batch_size=int(lowered.get("max_batch_size", options.max_batch_size)),
+        max_num_tokens=int(lowered.get("max_num_tokens", options.max_num_tokens)),
+        tokens_per_block=options.tokens_per_block,
+        kv_bytes_per_token=kv_cache.num_bytes_per_token(  # of one rank
+            -(-model.num_layers // config.pp_size),
+            max(1, model.num_kv_heads // config.tp_size),
+            model.head_dim,
+            config.kv_cache_dtype,
+        ),
+    )
