@@ -37,6 +37,7 @@ class BuildConfig(Record):
     max_batch_size: int | None = Field(default=None, ge=1, le=4096)  # requests in flight
     max_num_tokens: int | None = Field(default=None, ge=32)  # computed in one step
     calibration: CalibrationConfig = CalibrationConfig()
+    quantise_with: Literal["auto", "toolchain", "container"] = "auto"  # for TensorRT-LLM
     trtllm: dict[str, str | int | bool] = Field(default_factory=dict)  # trtllm-build's, by flag name
 
 

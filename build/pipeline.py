@@ -1,97 +1,31 @@
 """build_engine(): a checkpoint becomes a verified engine in the store, or nothing does.
 
-The id of an engine is a hash over every input of its build, so the same request is answered from the
-store, and an engine cannot be mistaken for one that was built otherwise.
+What was finished before a failure or a kill is kept, and the same command goes on after it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import resource
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from trtb.build import __version__, checkpoint, files
-from trtb.build.backends import choose_backend, get_backend
-from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine, EngineBackend
-from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build import __version__, files
+from trtb.build.backends.base import BuildHost, BuiltEngine
 from trtb.build.config import BuildConfig
 from trtb.build.errors import BuildError, ConfigError, InsufficientMemoryError, QuantizationError
 from trtb.build.hardware import available_host_bytes
 from trtb.build.manifest import EngineManifest, QualityReport, write_record
+from trtb.build.prepare import PreparedBuild, prepare_build
 from trtb.build.steps import BuildSteps, Progress
-from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine, check_engine_name
-
-# Part of every engine_id: raise it when the steps, the quality text or the calibration texts change.
-BUILD_SCHEMA = 2
+from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine
 
 LOG_FILE = "build.log"
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedBuild:
-    """A build that was checked and not begun; nothing of it is on disk."""
-
-    name: str
-    backend: EngineBackend
-    pinned: PinnedCheckpoint
-    plan: BuildPlan
-    engine_id: str
-    host: BuildHost
-    tell: Progress
-
-
-def prepare_build(
-    spec: str,
-    config: BuildConfig,
-    host: BuildHost,
-    *,
-    name: str | None = None,
-    backend: str = "auto",
-    progress: Progress | None = None,
-    allow_remote_code: bool = False,
-) -> PreparedBuild:
-    """Pin and verify the checkpoint, and check the build against it and this machine.
-
-    Args:
-        spec: What `checkpoint.resolve` accepts.
-        config: The options of the build.
-        host: Where it happens and how far it goes.
-        name: A new engine's name; by default `<checkpoint>-<quant>`. One that is there keeps its own.
-        backend: A backend's name, or "auto".
-        progress: Called with (step, detail) as the build goes on.
-        allow_remote_code: Accept a Hugging Face folder that brings code.
-
-    Raises:
-        CheckpointError: The checkpoint is missing, changed, unsafe or unsupported.
-        ConfigError: The options do not fit the checkpoint or the backend.
-        HardwareError: No GPU here can run such an engine.
-    """
-    tell = progress or (lambda _step, _detail: None)
-    chosen, why = choose_backend(backend)
-    tell("backend", f"{chosen}: {why}")
-    pinned = checkpoint.resolve(spec, host.home, tell, allow_remote_code=allow_remote_code)
-    tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
-    engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
-    checkpoint.verify(pinned, tell)
-    engine_backend = get_backend(chosen)
-    plan = engine_backend.check(pinned, config, host)
-    return PreparedBuild(
-        name=engine_name,
-        backend=engine_backend,
-        pinned=pinned,
-        plan=plan,
-        engine_id=make_engine_id(pinned, plan, chosen),
-        host=host,
-        tell=tell,
-    )
 
 
 def build_engine(
@@ -211,22 +145,6 @@ def build_checkpoint(prepared: PreparedBuild, *, check_memory: bool = True) -> P
     return folder
 
 
-def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> str:
-    """Return the sha256 over everything that shapes the engine's files and limits."""
-    inputs = {
-        "build_schema": BUILD_SCHEMA,
-        "checkpoint": [[entry.path, entry.size_bytes, entry.sha256] for entry in pinned.pin.files],
-        # where the calibration texts lie does not matter, only what they are
-        "config": plan.config.model_dump(exclude={"calibration"}),
-        "calibration": plan.calibration.sha256 if plan.calibration else None,
-        "backend": backend,
-        "backend_options": plan.backend_options,
-        "toolchain": plan.toolchain,
-        "compute_capability": plan.compute_capability,
-    }
-    return files.sha256_bytes(json.dumps(inputs, sort_keys=True, separators=(",", ":")).encode())
-
-
 def check_host_memory(peak_bytes: int, available_bytes: int) -> None:
     """Refuse a build whose estimated peak is more than what is free.
 
@@ -326,6 +244,8 @@ def _logged_steps(prepared: PreparedBuild, log_path: Path, *, keep_steps: bool) 
         steps.say("start", f"{pin.name} {pin.revision}, {plan.config.model_dump_json()}")
         for distribution, version in plan.toolchain.items():
             steps.say("toolchain", f"{distribution} {version}")
+        for note in plan.notes:
+            log.write(f"chosen: {note}\n")
         yield steps
     except BaseException as exc:
         _keep_log(log, log_path, _kept_log(prepared), exc)

@@ -12,7 +12,7 @@ from trtb.tools.models import say_step
 
 if TYPE_CHECKING:
     from trtb.build.config import BuildConfig
-    from trtb.build.pipeline import PreparedBuild
+    from trtb.build.prepare import PreparedBuild
     from trtb.build.store import StoredEngine
 
 _SCHEME = "Scheme"
@@ -71,7 +71,7 @@ def build(
     max_batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Most requests in flight; default 128 on a CPU, 256 on a GPU.", rich_help_panel=_LIMITS
+            help="Most requests in flight; default 128 on a CPU, 512 on a GPU.", rich_help_panel=_LIMITS
         ),
     ] = None,
     max_num_tokens: Annotated[
@@ -107,6 +107,13 @@ def build(
         str,
         typer.Option(
             help="Where trtllm-build runs: auto, path or docker (the pinned image).", rich_help_panel=_HOST
+        ),
+    ] = "auto",
+    quantise_with: Annotated[
+        str,
+        typer.Option(
+            help="For a GPU: auto, toolchain (ModelOpt) or container (NVIDIA's scripts).",
+            rich_help_panel=_HOST,
         ),
     ] = "auto",
     trtllm_option: Annotated[
@@ -150,7 +157,8 @@ def build(
     from trtb.build.backends.base import BuildHost
     from trtb.build.config import make_config
     from trtb.build.files import trtb_home
-    from trtb.build.pipeline import build_checkpoint, build_prepared, prepare_build
+    from trtb.build.pipeline import build_checkpoint, build_prepared
+    from trtb.build.prepare import prepare_build
     from trtb.model_repo.render import render_into_engine
 
     config = make_config(
@@ -169,6 +177,7 @@ def build(
             "max_tokens": calibration_tokens,
             "seed": calibration_seed,
         },
+        quantise_with=quantise_with,
         trtllm=_parse_options(trtllm_option or []),
     )
     host = BuildHost(

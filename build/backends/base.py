@@ -41,6 +41,8 @@ class BuildPlan:
     container: str | None = None  # the image that compiles
     backend_options: dict[str, JsonValue] = field(default_factory=dict)  # the compiler's, every one resolved
     commands: tuple[tuple[str, ...], ...] = ()  # what would be run outside this process
+    notes: tuple[str, ...] = ()  # why trtb chose what it chose; for the log
+    warnings: tuple[str, ...] = ()  # what a person should know before the work
 
 
 @dataclass(frozen=True, slots=True)

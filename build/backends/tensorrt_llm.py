@@ -7,32 +7,36 @@ through the scripts of NVIDIA's container. The compiler runs where `find_compile
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from trtb.build import files, kv_cache, quality
 from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine
-from trtb.build.backends.openvino_tokenizer import encode_texts
 from trtb.build.backends.trtllm_compile import CompileRecord, compile_command, compile_engine
 from trtb.build.backends.trtllm_compiler import Compiler, find_compiler
+from trtb.build.backends.trtllm_quantise import (
+    CHECKPOINT_FOLDER,
+    ContainerRoad,
+    Road,
+    ToolchainRoad,
+    needs_container,
+    read_export,
+)
 from trtb.build.calibration import select_calibration
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.compatibility import PRIMARY_TRTLLM
 from trtb.build.config import BuildConfig, resolve_max_seq_len
-from trtb.build.errors import CheckpointUnsupportedError, ConfigError, ToolchainMissingError
+from trtb.build.errors import (
+    CheckpointUnsupportedError,
+    ConfigError,
+    HardwareError,
+    ToolchainMissingError,
+)
 from trtb.build.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
 from trtb.build.manifest import EngineLimits, write_record
-from trtb.build.modelopt_request import WORKER_SCRIPT as EXPORT_SCRIPT
-from trtb.build.modelopt_request import (
-    ExportResult,
-    make_request,
-    peak_host_bytes,
-    read_result,
-    step_inputs,
-)
+from trtb.build.modelopt_request import peak_host_bytes
 from trtb.build.quant_layout import check_layout
 from trtb.build.quantization import (
     check_compute_capability,
@@ -41,21 +45,18 @@ from trtb.build.quantization import (
     resolve_kv_cache_dtype,
 )
 from trtb.build.steps import BuildSteps, step_files
-from trtb.build.toolchain import Toolchain, get_toolchain
+from trtb.build.toolchain import get_toolchain
 from trtb.build.trtllm_checkpoint import CheckpointReport, verify_checkpoint
 from trtb.build.trtllm_options import TrtllmOptions
 from trtb.build.trtllm_rules import CompileTarget, resolve_options
 from trtb.build.trtllm_tensors import CheckpointOptions
-from trtb.build.worker import run_worker
 
 if TYPE_CHECKING:
     from trtb.build.calibration import CalibrationSet
 
 TOOLCHAIN = "modelopt"
-CHECKPOINT_FOLDER = "checkpoint"
 ENGINE_FOLDER = "engine"
 
-_EXPORT_FILE = "export.json"
 _REPORT_FILE = "report.json"
 _COMPILE_FILE = "compile.json"
 
@@ -66,6 +67,7 @@ class TensorrtLlmBackend:
 
     name: Literal["tensorrt_llm"] = "tensorrt_llm"
     _compiler: Compiler | None = field(default=None, init=False)  # found by check, used by build
+    _road: Road | None = field(default=None, init=False)
 
     def check(self, pinned: PinnedCheckpoint, config: BuildConfig, host: BuildHost) -> BuildPlan:
         """Refuse what cannot be built; see EngineBackend."""
@@ -73,8 +75,8 @@ class TensorrtLlmBackend:
         scheme = get_scheme(self.name, config.quant)
         dtype = _resolve_dtype(config, source)
         kv_cache_dtype = resolve_kv_cache_dtype(scheme, config.kv_cache_dtype, dtype)
-        toolchain = _find_toolchain(host)
         compiler = None if host.stop_after else _find_compiler(host)
+        by_container = needs_container(source, config.quantise_with, compiler)
         sm = compiler.sm if compiler else None
         group_size = check_layout(
             scheme,
@@ -87,8 +89,7 @@ class TensorrtLlmBackend:
             sm=sm,
             needs_kernels=compiler is not None,
         )
-        if sm is not None:
-            check_compute_capability(scheme, sm, kv_cache_dtype)
+        remarks = check_compute_capability(scheme, sm, kv_cache_dtype) if sm is not None else ()
         max_seq_len = resolve_max_seq_len(config, source.model.max_position_embeddings)
         target = CompileTarget(
             quant=scheme.name,
@@ -100,45 +101,49 @@ class TensorrtLlmBackend:
             sm=sm,
             num_gpus=len(compiler.gpus) if compiler and compiler.gpus else 1,
         )
-        options = resolve_options(
+        resolved = resolve_options(
             target,
             config.trtllm,
             max_batch_size=config.max_batch_size,
             max_num_tokens=config.max_num_tokens,
-        ).options
+        )
+        options = resolved.options
+        config = config.model_copy(
+            update={
+                "group_size": group_size,
+                "dtype": dtype,
+                "kv_cache_dtype": kv_cache_dtype,
+                "max_seq_len": max_seq_len,
+                "max_batch_size": options.max_batch_size,
+                "max_num_tokens": options.max_num_tokens,
+                "quantise_with": "container" if by_container else "toolchain",
+            }
+        )
+        calibration = _select_calibration(source, config) if is_calibrated(scheme, kv_cache_dtype) else None
+        road = _road(source, config, calibration, host, compiler)
         self._compiler = compiler
-        is_measured = scheme.name != "nvfp4"
+        self._road = road
         return BuildPlan(
-            config=config.model_copy(
-                update={
-                    "group_size": group_size,
-                    "dtype": dtype,
-                    "kv_cache_dtype": kv_cache_dtype,
-                    "max_seq_len": max_seq_len,
-                    "max_batch_size": options.max_batch_size,
-                    "max_num_tokens": options.max_num_tokens,
-                }
-            ),
+            config=config,
             model=source.model,
-            toolchain=_versions(toolchain, compiler),
+            toolchain=road.versions | (compiler.versions if compiler else {}),
             compute_capability=f"sm_{sm}" if sm else "any",
-            peak_host_bytes=max(
-                peak_host_bytes(source, dtype, is_measured=is_measured), 2 * source.weight_bytes
-            ),
-            calibration=_select_calibration(source, config)
-            if is_calibrated(scheme, kv_cache_dtype)
-            else None,
+            # compiling holds the checkpoint about twice
+            peak_host_bytes=max(peak_host_bytes(source, dtype), 2 * source.weight_bytes),
+            calibration=calibration,
             gpu=compiler.gpus[0] if compiler and compiler.gpus else None,
             container=compiler.image if compiler else None,
             backend_options=json.loads(options.model_dump_json()),
-            commands=_commands(toolchain, compiler, options),
+            commands=_commands(road, compiler, options),
+            notes=tuple(f"{name}: {why}" for name, why in resolved.reasons.items()),
+            warnings=(*remarks, *resolved.warnings),
         )
 
     def build_checkpoint(self, pinned: PinnedCheckpoint, plan: BuildPlan, steps: BuildSteps) -> Path:
         """Quantise and verify; return the folder of the TensorRT-LLM checkpoint."""
-        source = _read(pinned)
-        folder = _quantise(pinned, source, plan, steps)
-        _verify(source, plan, folder, steps)
+        assert self._road is not None
+        folder = _quantise(pinned, self._road, steps)
+        _verify(_read(pinned), plan, folder, steps)
         return folder / CHECKPOINT_FOLDER
 
     def build(
@@ -147,12 +152,14 @@ class TensorrtLlmBackend:
         """Fill `staging` with the engine's files; see EngineBackend."""
         source = _read(pinned)
         scheme = get_scheme(self.name, plan.config.quant)
-        quantised = _quantise(pinned, source, plan, steps)
-        report = _verify(source, plan, quantised, steps)
-        export = ExportResult.model_validate_json((quantised / _EXPORT_FILE).read_bytes())
-        if export.quality:
-            quality.check_report(export.quality, scheme)
+        assert self._road is not None
         assert self._compiler is not None
+        quantised = _quantise(pinned, self._road, steps)
+        report = _verify(source, plan, quantised, steps)
+        export = read_export(quantised)
+        measured = export.quality if export else None
+        if measured:
+            quality.check_report(measured, scheme)
         compiled = _compile(self._compiler, plan, quantised, steps)
         record = CompileRecord.model_validate_json((compiled / _COMPILE_FILE).read_bytes())
         for path in sorted((compiled / ENGINE_FOLDER).rglob("*")):
@@ -168,10 +175,10 @@ class TensorrtLlmBackend:
             model=plan.model,
             tokens=source.tokens,
             limits=_limits(plan, record),
-            quality=export.quality,
+            quality=measured,
             checkpoint_report={
                 **json.loads(report.model_dump_json()),
-                "export": json.loads(export.model_dump_json()),
+                "export": json.loads(export.model_dump_json()) if export else None,
             },
             peak_host_bytes=record.peak_host_bytes,
         )
@@ -200,27 +207,13 @@ def _resolve_dtype(config: BuildConfig, source: HfCheckpoint) -> Literal["bf16",
     return cast("Literal['bf16', 'f16']", chosen)
 
 
-def _find_toolchain(host: BuildHost) -> Toolchain | None:
-    try:
-        return get_toolchain(TOOLCHAIN, host.home)
-    except ToolchainMissingError:
-        if host.is_dry_run:
-            return None
-        raise
-
-
 def _find_compiler(host: BuildHost) -> Compiler:
     try:
         return find_compiler(host.compile_with)
-    except ToolchainMissingError:
+    except (ToolchainMissingError, HardwareError):
         if host.is_dry_run:  # what would be run is known without it
             return Compiler(None, PRIMARY_TRTLLM.image)
         raise
-
-
-def _versions(toolchain: Toolchain | None, compiler: Compiler | None) -> dict[str, str]:
-    versions = toolchain.decisive_versions if toolchain else {}
-    return versions | (compiler.versions if compiler else {})
 
 
 def _select_calibration(source: HfCheckpoint, config: BuildConfig) -> CalibrationSet:
@@ -231,8 +224,7 @@ def _select_calibration(source: HfCheckpoint, config: BuildConfig) -> Calibratio
         )
 
 
-def _checkpoint_options(plan: BuildPlan) -> CheckpointOptions:
-    config = plan.config
+def _checkpoint_options(config: BuildConfig) -> CheckpointOptions:
     assert config.dtype != "auto"
     return CheckpointOptions(
         scheme=get_scheme("tensorrt_llm", config.quant),
@@ -244,50 +236,41 @@ def _checkpoint_options(plan: BuildPlan) -> CheckpointOptions:
     )
 
 
-def _quantise(pinned: PinnedCheckpoint, source: HfCheckpoint, plan: BuildPlan, steps: BuildSteps) -> Path:
+def _road(
+    source: HfCheckpoint,
+    config: BuildConfig,
+    calibration: CalibrationSet | None,
+    host: BuildHost,
+    compiler: Compiler | None,
+) -> Road:
+    options = _checkpoint_options(config)
+    if config.quantise_with == "container":
+        assert compiler is not None
+        assert compiler.image is not None
+        return ContainerRoad(source, options, calibration, config.calibration, compiler.image)
+    try:
+        toolchain = get_toolchain(TOOLCHAIN, host.home)
+    except ToolchainMissingError:
+        if not host.is_dry_run:
+            raise
+        toolchain = None
+    return ToolchainRoad(source, options, calibration, toolchain)
+
+
+def _quantise(pinned: PinnedCheckpoint, road: Road, steps: BuildSteps) -> Path:
     """Return the step that holds the checkpoint and how it was made."""
-    toolchain = get_toolchain(TOOLCHAIN, steps.home)
-    options, calibration = _checkpoint_options(plan), plan.calibration
-    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
-        write_tokenizer(source, Path(name))
-        texts = encode_texts(Path(name), quality.quality_texts())
-    samples = calibration.token_ids if calibration else ()
-
-    def request(folder: Path) -> dict[str, Any]:
-        return make_request(
-            source,
-            options,
-            folder / CHECKPOINT_FOLDER,
-            calibration_token_ids=samples,
-            quality_token_ids=texts,
-        )
-
-    def produce(folder: Path) -> None:
-        (folder / CHECKPOINT_FOLDER).mkdir()
-        work = folder / ".work"
-        reply = run_worker(
-            toolchain.python,
-            EXPORT_SCRIPT,
-            request(folder),
-            log=steps.log,
-            on_progress=steps.say,
-            work=work,
-        )
-        shutil.rmtree(work)
-        write_record(folder / _EXPORT_FILE, read_result(reply["result"]))
-
     inputs = {
         "checkpoint": [[entry.path, entry.sha256] for entry in pinned.pin.files],
-        "request": step_inputs(request(Path())) | {"token_ids": calibration.sha256 if calibration else None},
-        "versions": toolchain.decisive_versions,
+        "versions": road.versions,
+        **road.inputs(),
     }
-    return steps.run("quantise", inputs, produce)
+    return steps.run("quantise", inputs, lambda folder: road.make(folder, steps))
 
 
 def _verify(source: HfCheckpoint, plan: BuildPlan, quantised: Path, steps: BuildSteps) -> CheckpointReport:
     def produce(folder: Path) -> None:
         report = verify_checkpoint(
-            quantised / CHECKPOINT_FOLDER, source, _checkpoint_options(plan), steps.say
+            quantised / CHECKPOINT_FOLDER, source, _checkpoint_options(plan.config), steps.say
         )
         write_record(folder / _REPORT_FILE, report)
 
@@ -320,17 +303,11 @@ def _compile(compiler: Compiler, plan: BuildPlan, quantised: Path, steps: BuildS
     return steps.run("compile", inputs, produce)
 
 
-def _commands(
-    toolchain: Toolchain | None, compiler: Compiler | None, options: TrtllmOptions
-) -> tuple[tuple[str, ...], ...]:
-    python = str(toolchain.python) if toolchain else f"(toolchain {TOOLCHAIN}) python"
-    quantise = (python, str(EXPORT_SCRIPT), "request.json", "reply.json")
+def _commands(road: Road, compiler: Compiler | None, options: TrtllmOptions) -> tuple[tuple[str, ...], ...]:
     if compiler is None:
-        return (quantise,)
-    return (
-        quantise,
-        tuple(compile_command(compiler, options, Path(CHECKPOINT_FOLDER), Path(ENGINE_FOLDER))),
-    )
+        return (road.command(),)
+    compile_line = compile_command(compiler, options, Path(CHECKPOINT_FOLDER), Path(ENGINE_FOLDER))
+    return (road.command(), tuple(compile_line))
 
 
 def _limits(plan: BuildPlan, record: CompileRecord) -> EngineLimits:
