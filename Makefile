@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.trtb-installed
 TYPES  := .scratch/types/trtb
+TOOLCHAINS := $(CURDIR)/.cache/toolchain-home
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test check bench dist clean
+.PHONY: help setup demo toolchains test check bench dist clean
 
 help:
 	@echo "make setup   the environment in $(VENV), with the trtb command in it"
@@ -31,8 +32,12 @@ $(TYPES):
 demo: setup
 	@BIN=$(BIN) sh tools/demo.sh
 
-test: setup check
-	$(BIN)/pytest
+# kept between runs: about 3 GB, and minutes to install
+toolchains: setup
+	TRTB_HOME=$(TOOLCHAINS) $(BIN)/trtb toolchain install modelopt optimum
+
+test: setup check toolchains
+	TRTB_TEST_TOOLCHAINS=$(TOOLCHAINS) $(BIN)/pytest
 
 check: setup
 	$(BIN)/ruff check .

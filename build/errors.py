@@ -89,6 +89,24 @@ class QuantizationError(BuildError):
     code = "quantization_failed"
 
 
+class ToolchainError(BuildError):
+    """A toolchain could not be installed, or is not what its pins say."""
+
+    code = "toolchain_failed"
+
+
+class ToolchainMissingError(BuildError):
+    """The environment that this build needs is not installed."""
+
+    code = "toolchain_missing"
+
+
+class CompileError(BuildError):
+    """A program of TensorRT-LLM failed, or made another engine than was asked for."""
+
+    code = "compile_failed"
+
+
 class StoreError(TrtbError):
     """The engine store refused."""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trtb.tools import engines, models, runs, serve, validate
+from trtb.tools import build, engines, models, plan, preflight, runs, serve, toolchain, validate
 
 app = typer.Typer(
     name="trtb",
@@ -38,7 +38,10 @@ def root(
 
 app.add_typer(models.app, name="models")
 app.add_typer(engines.app, name="engines")
-app.command("build")(engines.build)
+app.add_typer(toolchain.app, name="toolchain")
+app.command("build")(build.build)
+app.command("preflight")(preflight.preflight)
+app.command("plan")(plan.plan)
 app.command("serve")(serve.serve)
 app.command("validate")(validate.validate)
 app.command("run")(runs.run)

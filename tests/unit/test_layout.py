@@ -39,6 +39,7 @@ HEAVY = {
     *("torch", "tensorrt_llm", "modelopt", "optimum", "nncf", "gguf", "numpy", "ray", "pynvml"),
     *("openvino", "openvino_genai", "openvino_tokenizers", "transformers", "tritonclient", "grpc"),
 }
+SCRIPT_FOLDERS = {"templates", "workers"}  # run by other interpreters, shipped as data
 MAX_MODULE_LINES = 350  # "about 300": past this it is two modules
 # assembled, so that this file does not find itself
 REGISTRY_HOSTS = [
@@ -80,7 +81,7 @@ def modules() -> list[Path]:
 
 
 def importable_modules() -> list[Path]:
-    return [path for path in modules() if "templates" not in path.relative_to(ROOT).parts]
+    return [path for path in modules() if not SCRIPT_FOLDERS & set(path.relative_to(ROOT).parts)]
 
 
 def dotted(path: Path) -> str:
