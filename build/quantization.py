@@ -1,40 +1,28 @@
-"""The quantisation schemes: what each means on each backend, and how much worse it may make a model.
-
-The worst acceptable ratio is of perplexities on the fixed quality text, quantised over F16. It is set
-from measurements on a 135M model (int8_wo 1.003, fp8 1.023, int4_awq 1.165), which suffers more from
-few bits than a larger one: a build beyond it is not merely coarse, something went wrong.
-"""
+"""Look quantisation schemes up, and refuse one that does not go with a GPU, a KV cache or a checkpoint."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from trtb.build.errors import ConfigError, HardwareError
+from trtb.build.quant_layout import check_layout, check_linears, check_parallel
+from trtb.build.quant_schemes import BLACKWELL_DATACENTRE, DEFAULT_QUANT, SCHEMES, QuantScheme
 
-from trtb.build.errors import ConfigError
+__all__ = [
+    "DEFAULT_QUANT",
+    "SCHEMES",
+    "QuantScheme",
+    "check_compute_capability",
+    "check_layout",
+    "check_linears",
+    "check_parallel",
+    "get_scheme",
+    "is_calibrated",
+    "resolve_kv_cache_dtype",
+]
 
-DEFAULT_QUANT = "int8_wo"
-
-
-@dataclass(frozen=True, slots=True)
-class QuantScheme:
-    """One scheme on one backend; `group_size` None means one scale per row or per block of its format."""
-
-    name: str
-    backend: str
-    weight_bits: int
-    needs_calibration: bool
-    group_size: int | None
-    max_perplexity_ratio: float
-    summary: str
-
-
-SCHEMES: tuple[QuantScheme, ...] = (
-    QuantScheme("f16", "openvino", 16, False, None, 1.0, "weights as they are, in half precision"),
-    QuantScheme("int8_wo", "openvino", 8, False, None, 1.02, "8-bit weights (Q8_0: blocks of 32)"),
-    QuantScheme("fp8", "openvino", 8, False, 64, 1.10, "FP8 E4M3 weights in groups"),
-    QuantScheme("int4_awq", "openvino", 4, True, 64, 1.30, "4-bit weights, AWQ and scale estimation"),
-)
+# listed in TensorRT-LLM's support matrix; others of the same age may work
+_LISTED_SMS = frozenset({80, 86, 89, 90, 100, 103, 120, 121})
+_FP8_KV_MIN_SM = 89
+_QUANTISED_KV = frozenset({"fp8", "int8"})
 
 
 def get_scheme(backend: str, quant: str) -> QuantScheme:
@@ -49,18 +37,56 @@ def get_scheme(backend: str, quant: str) -> QuantScheme:
     return known[quant]
 
 
-def check_group_size(group_size: int, widths: Iterable[int]) -> None:
-    """Refuse a group size that does not divide the width of every matrix, and name the nearest that does.
+def is_calibrated(scheme: QuantScheme, kv_cache_dtype: str) -> bool:
+    """Return whether a build runs calibration samples: for its weights, its activations or its KV cache."""
+    return scheme.needs_calibration or kv_cache_dtype in _QUANTISED_KV
+
+
+def resolve_kv_cache_dtype(scheme: QuantScheme, kv_cache_dtype: str, dtype: str) -> str:
+    """Return the KV cache's element type; "auto" is the type of what is not quantised, `dtype`.
 
     Raises:
-        ConfigError: It does not divide them.
+        ConfigError: The scheme does not go with it, or it is another 16-bit type than the engine's.
     """
-    common = math.gcd(*widths)  # a number divides every width exactly if it divides this
-    if group_size > 0 and common % group_size == 0:
-        return
-    powers = [size for size in (16, 32, 64, 128, 256) if common % size == 0]
-    nearest = min(powers, key=lambda size: abs(size - group_size), default=None)
-    raise ConfigError(
-        f"group_size: {group_size}; expected a divisor of {common}, as of the width of every matrix",
-        f"use group_size {nearest}" if nearest else "use int8_wo or f16, which need no groups",
-    )
+    own = "f32" if scheme.backend == "openvino" else dtype
+    if kv_cache_dtype == "auto":
+        return own
+    allowed = sorted((scheme.kv_cache_dtypes - {"auto", "bf16", "f16"}) | {own})
+    if kv_cache_dtype not in allowed:
+        raise ConfigError(
+            f"kv_cache_dtype: {kv_cache_dtype!r}; {scheme.name} in {dtype} goes with {', '.join(allowed)}",
+            f"use --kv-cache-dtype {own}",
+        )
+    return kv_cache_dtype
+
+
+def check_compute_capability(scheme: QuantScheme, sm: int, kv_cache_dtype: str = "auto") -> tuple[str, ...]:
+    """Refuse a GPU that cannot run a scheme; return what is not known to work, in words.
+
+    Args:
+        scheme: A scheme of the tensorrt_llm backend.
+        sm: 90 for compute capability 9.0.
+        kv_cache_dtype: As the config says or as resolved.
+
+    Raises:
+        HardwareError: The GPU is too old, or TensorRT-LLM 1.2 builds it wrongly or not at all.
+    """
+    if (why := scheme.sm_fault(sm)) is not None:
+        others = [row for row in SCHEMES if row.backend == scheme.backend and row.sm_fault(sm) is None]
+        nearest = min(others, key=scheme.distance, default=None)
+        hint = f"use --quant {nearest.name}" if nearest else "use another GPU, or --backend openvino"
+        raise HardwareError(f"{scheme.name} on sm_{sm}: {why}", hint)
+    if (why := _kv_fault(sm, kv_cache_dtype)) is not None:
+        raise HardwareError(f"kv_cache_dtype {kv_cache_dtype} on sm_{sm}: {why}", "use --kv-cache-dtype auto")
+    remarks = [note.why for note in scheme.sm_notes if sm in note.sms]
+    if sm not in _LISTED_SMS:
+        remarks.append("TensorRT-LLM's support matrix does not list this compute capability")
+    return tuple(f"{scheme.name} on sm_{sm} is unverified: {remark}" for remark in remarks)
+
+
+def _kv_fault(sm: int, kv_cache_dtype: str) -> str | None:
+    if kv_cache_dtype == "fp8" and sm < _FP8_KV_MIN_SM:
+        return f"expected sm_{_FP8_KV_MIN_SM} or later; nobody has shown it for compiled engines before"
+    if kv_cache_dtype == "int8" and sm in BLACKWELL_DATACENTRE:
+        return "TensorRT-LLM's builder has no integer KV cache there"
+    return None

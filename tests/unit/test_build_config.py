@@ -7,16 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trtb.build.backends import choose_backend, get_backend
 from trtb.build.compatibility import OPENVINO_TOOLCHAIN, installed_versions
 from trtb.build.config import make_config, resolve_max_seq_len
 from trtb.build.errors import ConfigError
 from trtb.build.hardware import available_host_bytes, cgroup_available_bytes
-from trtb.build.quality import calibration_texts, quality_text
-from trtb.build.quantization import SCHEMES, check_group_size, get_scheme
+from trtb.build.quality import quality_texts
+from trtb.build.quantization import SCHEMES, get_scheme
 
 
 def test_the_defaults_are_those_documented() -> None:
@@ -43,33 +41,11 @@ def test_a_wrong_option_is_named(options: dict[str, object], place: str) -> None
         make_config(**options)
 
 
-@given(
-    widths=st.lists(st.integers(1, 300).map(lambda n: n * 32), min_size=1, max_size=3),
-    group=st.integers(-5, 5000),
-)
-def test_a_group_size_passes_exactly_if_it_divides_and_the_hint_names_one_that_does(
-    widths: list[int], group: int
-) -> None:
-    try:
-        check_group_size(group, widths)
-    except ConfigError as exc:
-        assert group < 1 or any(width % group for width in widths)
-        check_group_size(int(exc.hint.removeprefix("use group_size ")), widths)
-    else:
-        assert not any(width % group for width in widths)
-
-
-def test_the_documented_group_size_error_of_the_default_model() -> None:
-    with pytest.raises(ConfigError, match="128; expected a divisor of 192") as caught:
-        check_group_size(128, [576, 1536])
-    assert caught.value.hint == "use group_size 64"
-
-
 def test_every_scheme_is_found_by_name_and_others_are_listed() -> None:
     for scheme in SCHEMES:
         assert get_scheme(scheme.backend, scheme.name) is scheme
     with pytest.raises(ConfigError, match="int8_wo, fp8, int4_awq"):
-        get_scheme("openvino", "nvfp4")
+        get_scheme("openvino", "w4a8_awq")
 
 
 def test_auto_says_what_it_chose_and_why() -> None:
@@ -97,9 +73,8 @@ def test_the_pinned_toolchain_is_what_is_installed() -> None:
 
 
 def test_the_texts_ship_with_the_package() -> None:
-    assert len(calibration_texts()) == 24
-    assert all(calibration_texts())
-    assert len(quality_text()) > 1000
+    assert len(quality_texts()) == 8
+    assert all(len(text) > 200 and "%%" not in text for text in quality_texts())
 
 
 def test_memory_is_the_least_of_every_limit_above(tmp_path: Path) -> None:

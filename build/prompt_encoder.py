@@ -1,0 +1,69 @@
+"""Encode texts and chats as a checkpoint's own tokenizer and chat template do, for calibration.
+
+transformers takes a second to import, so it loads when an encoder is made.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from trtb.build.errors import CheckpointError
+
+# of English a token has about four; a text is cut before it is tokenised, or one long line takes minutes
+_MAX_CHARACTERS_PER_TOKEN: Final = 32
+
+
+class PromptEncoder:
+    """Turns prompts into token ids.
+
+    Args:
+        folder: A `tokenizer/` folder of an engine.
+
+    Raises:
+        CheckpointError: It has no tokenizer that loads.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it remarks on the absence of torch
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+        from transformers import PreTrainedTokenizerFast
+
+        try:
+            self._tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+        except (OSError, ValueError) as exc:
+            raise CheckpointError(
+                f"{folder}: no usable tokenizer: {exc}", "give a checkpoint with its tokenizer.json"
+            ) from exc
+
+    def encode_text(self, text: str, max_tokens: int) -> list[int]:
+        """Return at most `max_tokens` ids, with the special tokens that the tokenizer adds by itself."""
+        return self._encode(text, max_tokens, add_special_tokens=True)
+
+    def encode_chat(self, messages: list[dict[str, Any]], max_tokens: int) -> list[int]:
+        """Return at most `max_tokens` ids of a chat, up to where the assistant is to speak.
+
+        Without a chat template the contents follow each other, a blank line between them.
+
+        Raises:
+            ValueError: The chat template refuses the messages; it says why.
+        """
+        import jinja2
+
+        if not self._tokenizer.chat_template:
+            return self.encode_text("\n\n".join(message["content"] for message in messages), max_tokens)
+        try:
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as exc:
+            # a template is the checkpoint's own program: what it raises is its verdict on the messages
+            raise ValueError(f"the chat template refuses the messages: {exc}") from exc
+        # the template has written the special tokens that the model wants; more would double them
+        return self._encode(text, max_tokens, add_special_tokens=False)
+
+    def _encode(self, text: str, max_tokens: int, *, add_special_tokens: bool) -> list[int]:
+        cut = text[: max_tokens * _MAX_CHARACTERS_PER_TOKEN]
+        encoded = self._tokenizer.backend_tokenizer.encode(cut, add_special_tokens=add_special_tokens)
+        ids: list[int] = encoded.ids
+        return ids[:max_tokens]
