@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from trtb.build.manifest import EngineManifest
+from trtb.build.manifest import EngineManifest, TokenIds
 from trtb.runner.findings import Fault, Finding
 from trtb.runner.line_set import LineSet
 from trtb.runner.metrics import Histogram
@@ -108,25 +108,45 @@ def count_tokens_of(
 ) -> TokenStatistics:
     """Count a file's tokens for an engine; lines that are invalid for another reason are left out."""
     limits = manifest.limits
-    renderer = PromptRenderer(
+    return count_tokens(
+        path,
         engine_dir / "tokenizer",
         LengthLimits(limits.max_seq_len, default_max_tokens),
         manifest.model.vocab_size,
-        frozenset(manifest.tokens.eos),
+        manifest.tokens,
+        invalid,
+        tokens_per_block=limits.tokens_per_block,
+        max_line_bytes=max_line_bytes,
+        max_findings=max_findings,
     )
+
+
+def count_tokens(
+    path: Path,
+    tokenizer: Path,
+    lengths: LengthLimits,
+    vocab_size: int,
+    tokens: TokenIds,
+    invalid: LineSet,
+    *,
+    tokens_per_block: int,
+    max_line_bytes: int,
+    max_findings: int,
+) -> TokenStatistics:
+    """Count a file's tokens with a `tokenizer/` folder, of an engine that need not exist."""
     source = Source(
         path,
-        parser=LineParser(None, strict_params=False, capabilities=capabilities_of(engine_dir)),
-        renderer=renderer,
+        parser=LineParser(None, strict_params=False, capabilities=capabilities_of(tokenizer.parent)),
+        renderer=PromptRenderer(tokenizer, lengths, vocab_size, frozenset(tokens.eos)),
         done=invalid,
         duplicates=LineSet(),
         limit=None,
         max_line_bytes=max_line_bytes,
-        tokens_per_block=limits.tokens_per_block,
+        tokens_per_block=tokens_per_block,
         max_blocks=None,
         seed_base="",
     )
-    statistics = TokenStatistics(limits.tokens_per_block)
+    statistics = TokenStatistics(tokens_per_block)
     for item in source:
         if isinstance(item, Item):
             statistics.add(item)

@@ -1,0 +1,81 @@
+"""A plan's job file is read by `trtb run --config`, and says what the plan said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.machine import fake_host
+from fakes.model_sizes import model_sizes
+
+from trtb.build.errors import ConfigError
+from trtb.build.gpu_catalogue import get_gpu
+from trtb.build.plan import Plan, PlanOptions
+from trtb.build.plan_cpu import plan_cpu
+from trtb.build.plan_gpu import plan_gpu
+from trtb.build.preflight_gpu import devices_named
+from trtb.build.quantization import get_scheme
+from trtb.runner.job_file import read_job_file
+from trtb.runner.plan_job import build_command, check_is_new, write_job
+from trtb.runner.workload import uniform_workload
+
+
+def cpu_plan() -> Plan:
+    scheme = get_scheme("openvino", "int4_awq")
+    load = uniform_workload(10, 300, 200)
+    return plan_cpu(model_sizes("smollm2-135m"), scheme, fake_host(), PlanOptions(), load)
+
+
+def gpu_plan(model: str, quant: str) -> Plan:
+    scheme = get_scheme("tensorrt_llm", quant)
+    return plan_gpu(model_sizes(model), scheme, devices_named(get_gpu("H100"), 8), PlanOptions())
+
+
+def test_a_cpu_plan_is_read_back_with_its_pool_and_its_file(tmp_path: Path) -> None:
+    made = cpu_plan()
+    write_job(
+        tmp_path / "job.yaml", made, model="smollm2-135m", engine=None, input_path=tmp_path / "in.jsonl"
+    )
+    read = read_job_file(tmp_path / "job.yaml")
+    assert read.options == {
+        "input_path": tmp_path / "in.jsonl",
+        "concurrency": 10,
+        "num_kv_blocks": made.memory.num_blocks,
+    }
+    assert read.model_path == "smollm2-135m"
+    assert read.max_seq_len == 512
+
+
+def test_a_gpu_plan_sets_no_pool_of_its_own(tmp_path: Path) -> None:
+    made = gpu_plan("llama-3.1-8b", "fp8")
+    write_job(tmp_path / "job.yaml", made, model=None, engine="llama@3", input_path=None)
+    read = read_job_file(tmp_path / "job.yaml")
+    assert read.options == {"engine": "llama@3", "concurrency": 256}
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    check_is_new(tmp_path / "new.yaml")
+    (tmp_path / "old.yaml").touch()
+    with pytest.raises(ConfigError, match=r"old.yaml: exists"):
+        check_is_new(tmp_path / "old.yaml")
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (gpu_plan("llama-3.1-70b", "fp8"), ["--tp-size 2", "--kv-cache-dtype fp8", "--max-seq-len 8192"]),
+        (gpu_plan("llama-3.1-8b", "int4_awq"), ["--group-size 128", "--max-batch-size 256"]),
+        (cpu_plan(), ["--backend openvino", "--group-size 64", "--max-num-tokens 512"]),
+    ],
+)
+def test_the_command_builds_what_was_planned(plan: Plan, words: list[str]) -> None:
+    command = build_command(plan, "MODEL")
+    assert command.startswith("trtb build --model MODEL")
+    assert all(word in command for word in words)
+    assert ("--tp-size" in command) == (plan.settings.world_size > 1)
+
+
+@pytest.mark.parametrize("given", [(0, 10, 10), (10, 0, 10), (10, 10, 0)])
+def test_equal_requests_need_a_number_and_both_lengths(given: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="expected all three"):
+        uniform_workload(*given)
