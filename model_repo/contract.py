@@ -16,7 +16,7 @@ from typing import Literal
 MODEL_NAME = "tensorrt_llm"
 MODEL_VERSION = "1"
 
-DataType = Literal["BOOL", "INT32", "INT64", "UINT64", "FP32", "STRING"]
+DataType = Literal["BOOL", "UINT8", "INT32", "INT64", "UINT64", "FP16", "FP32", "STRING"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,12 @@ class TensorSpec:
     dims: tuple[int, ...] = (1,)
     optional: bool = True
     scalar: bool = True
+    uniform: bool = False  # no scalar, and yet requests that share a batch have it in one shape
 
     @property
     def ragged(self) -> bool:
         """Say whether requests of different lengths may share a batch without padding (inputs only)."""
-        return not self.scalar
+        return not (self.scalar or self.uniform)
 
 
 def _ids(name: str, *dims: int) -> TensorSpec:

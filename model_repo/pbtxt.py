@@ -5,6 +5,7 @@ tritonclient ships the compiled ModelConfig message; it is imported on first use
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,21 @@ def add_tensor(field: Any, spec: TensorSpec, *, is_input: bool) -> None:
         tensor.reshape.SetInParent()  # reshape { shape: [ ] }: present and empty
 
 
+def declare(config: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Declare a decoupled model's tensors: it may answer a request any number of times."""
+    config.model_transaction_policy.decoupled = True
+    for spec in inputs:
+        add_tensor(config.input, spec, is_input=True)
+    for spec in outputs:
+        add_tensor(config.output, spec, is_input=False)
+
+
+def add_cpu_instances(config: Any, count: int) -> None:
+    """Give a model its instances; what they compute on is the backend's business, not Triton's."""
+    group = config.instance_group.add(count=count)
+    group.kind = group.KIND_CPU
+
+
 def set_parameters(config: Any, parameters: dict[str, str]) -> None:
     """Set string parameters of a ModelConfig."""
     for key, value in parameters.items():
@@ -53,15 +69,24 @@ def read(path: Path) -> Any:
     Raises:
         ConfigError: The file is missing, is not a ModelConfig, or holds an unfilled template variable.
     """
-    from google.protobuf import text_format
-    from tritonclient.grpc import model_config_pb2
-
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as exc:
         raise ConfigError(f"{path}: not found; expected a Triton model configuration") from exc
     if "${" in text:
         raise ConfigError(f"{path}: holds an unfilled template variable ${{...}}; expected plain values")
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Any:
+    """Parse the text of a config.pbtxt; `path` is what an error names.
+
+    Raises:
+        ConfigError: It is not a ModelConfig.
+    """
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as exc:

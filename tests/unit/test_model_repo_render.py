@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from trtb.build.errors import ConfigError
 from trtb.model_repo import pbtxt, render
+from trtb.model_repo.trtllm_parameters import parse_parameters
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEPLOY = render.DeployConfig(num_kv_blocks=64, max_queue_size=7, deterministic=True)
@@ -78,9 +80,11 @@ def test_more_in_flight_than_the_engine_was_built_for_is_refused(tmp_path):
     assert not (tmp_path / "repository").exists()
 
 
-def test_a_backend_that_cannot_be_deployed_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="tensorrt_llm cannot be deployed"):
-        render.render(tmp_path, fake_manifest(backend="tensorrt_llm"), tmp_path / "r", DEPLOY)
+def test_parameters_of_tensorrt_llm_are_refused_by_the_openvino_backend(tmp_path):
+    parameters = parse_parameters({"enable_kv_cache_reuse": "true", "kv_cache_free_gpu_mem_fraction": "0.5"})
+    deploy = render.DeployConfig(trtllm=parameters)
+    with pytest.raises(ConfigError, match="kv_cache_free_gpu_mem_fraction, enable_kv_cache_reuse: of Tensor"):
+        render.render(tmp_path, fake_manifest(), tmp_path / "r", deploy)
 
 
 @pytest.mark.parametrize(
@@ -89,35 +93,82 @@ def test_a_backend_that_cannot_be_deployed_is_refused(tmp_path):
         ("decoupled: true", "decoupled: false", "not decoupled"),
         ('name: "tensorrt_llm"', 'name: "other"', "name 'other'"),
         ('name: "input_lengths"', 'name: "lengths"', "input input_lengths is missing"),
+        ('name: "output_ids"', 'name: "ids"', "output output_ids is missing"),
+        (
+            'output {\n  name: "output_ids"',
+            'output { name: "x" }\noutput {\n  name: "output_ids"',
+            "output x is none",
+        ),
         ('string_value: "64"', 'string_value: "${num_kv_blocks}"', "unfilled template variable"),
+        ('string_value: "64"', 'string_value: "1"', "num_kv_blocks '1'; expected a number from 2"),
+        ('string_value: "7"', 'string_value: "-1"', "max_queue_size '-1'; expected a number from 0"),
+        ('string_value: "true"', 'string_value: "yes"', "deterministic; expected true or false"),
         ('backend: "python"', "backend: python:", "expected a Triton ModelConfig"),
+        ('backend: "python"', 'backend: "onnxruntime"', "backend 'onnxruntime'; expected 'python'"),
+        ("max_batch_size: 128", "max_batch_size: 129", "max_batch_size 129; expected 1 to 128"),
+        ("max_batch_size: 128", "", "max_batch_size 0; expected 1 to 128"),
+        ('key: "deterministic"', 'key: "determinism"', "parameter determinism is none of the model's"),
+        ("e" * 64, "f" * 64, "engine_id 'ffff"),
+        ('key: "engine_dir"', 'key: "engine_folder"', "engine_folder is none"),
     ],
 )
-def test_a_repository_that_is_not_the_contracts_is_refused(tmp_path, old, new, said):
+def test_a_repository_that_is_not_the_contracts_or_the_engines_is_refused(tmp_path, old, new, said):
     repository = rendered(tmp_path)
     config = repository / "tensorrt_llm" / "config.pbtxt"
     text = config.read_text()
     assert old in text
     config.write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
-        render.check(repository)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        render.check(repository, fake_manifest(), tmp_path / "engine")
 
 
-def test_a_repository_without_its_version_or_its_configuration_is_refused(tmp_path):
+def test_a_repository_that_lacks_a_file_is_refused(tmp_path):
     repository = rendered(tmp_path)
+
+    def refused(said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            render.check(repository, fake_manifest(), tmp_path / "engine")
+
+    (tmp_path / "engine").rmdir()
+    refused("engine is no folder")
+    (tmp_path / "engine").mkdir()
+    (repository / "tensorrt_llm" / "1" / "model.py").unlink()
+    refused("no 1/model.py")
+    (repository / "tensorrt_llm" / "2").mkdir()
+    refused("version folders 1, 2; expected one")
+    (repository / "tensorrt_llm" / "2").rmdir()
     (repository / "tensorrt_llm" / "1").rename(repository / "tensorrt_llm" / "2")
-    with pytest.raises(ConfigError, match="no version folder 1"):
-        render.check(repository)
+    refused("no version folder 1")
     (repository / "tensorrt_llm" / "config.pbtxt").unlink()
-    with pytest.raises(ConfigError, match="not found"):
-        render.check(repository)
+    refused("not found")
 
 
-def test_an_input_declared_optional_where_it_is_required_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        ("input", "input_lengths", {"optional": True}),
+        ("input", "seed", {"data_type": model_config_pb2.TYPE_INT64}),
+        ("input", "stop_words_list", {"allow_ragged_batch": False}),
+        ("output", "output_ids", {"data_type": model_config_pb2.TYPE_INT64}),
+    ],
+)
+def test_a_tensor_that_is_declared_otherwise_is_refused(tmp_path, kind, name, change):
     repository = rendered(tmp_path)
     path = repository / "tensorrt_llm" / "config.pbtxt"
     config = pbtxt.read(path)
-    next(tensor for tensor in config.input if tensor.name == "input_lengths").optional = True
+    tensor = next(tensor for tensor in getattr(config, kind) if tensor.name == name)
+    for field, value in change.items():
+        setattr(tensor, field, value)
     pbtxt.write(path, config)
-    with pytest.raises(ConfigError, match="input_lengths is missing or declared otherwise"):
-        render.check(repository)
+    with pytest.raises(ConfigError, match=f"{kind} {name} is missing or declared otherwise"):
+        render.check(repository, fake_manifest(), tmp_path / "engine")
+
+
+def test_a_scalar_without_its_reshape_is_refused(tmp_path):
+    repository = rendered(tmp_path)
+    path = repository / "tensorrt_llm" / "config.pbtxt"
+    config = pbtxt.read(path)
+    next(tensor for tensor in config.input if tensor.name == "end_id").ClearField("reshape")
+    pbtxt.write(path, config)
+    with pytest.raises(ConfigError, match="end_id is missing or declared otherwise"):
+        render.check(repository, fake_manifest(), tmp_path / "engine")
