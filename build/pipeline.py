@@ -16,10 +16,9 @@ from typing import IO, TypeVar
 from trtb.build import __version__, files
 from trtb.build.backends.base import BuildHost, BuiltEngine
 from trtb.build.config import BuildConfig
-from trtb.build.errors import BuildError, ConfigError, InsufficientMemoryError, QuantizationError
-from trtb.build.hardware import available_host_bytes
+from trtb.build.errors import BuildError, ConfigError, QuantizationError
 from trtb.build.manifest import EngineManifest, QualityReport, write_record
-from trtb.build.prepare import PreparedBuild, prepare_build
+from trtb.build.prepare import PreparedBuild, check_fit, prepare_build
 from trtb.build.steps import BuildSteps, Progress
 from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine
 
@@ -49,7 +48,7 @@ def build_engine(
     Raises:
         CheckpointError: The checkpoint is missing, changed, unsafe or unsupported.
         ConfigError: The options do not fit the checkpoint or the backend.
-        InsufficientMemoryError: The build would not fit.
+        HardwareError: The build would not fit.
         QuantizationError: The engine is worse than `max_quality_loss` or its scheme allows.
         BuildError: A step failed; its message holds the path of the log.
         StoreError: The store refused.
@@ -84,14 +83,14 @@ def build_prepared(
 
     Args:
         prepared: What to build.
-        check_memory: Refuse before any work when the estimated peak exceeds what is free.
+        check_memory: Refuse before any work when memory, disk or GPU are not enough.
         max_quality_loss: The most that perplexity may rise over the base's: 0.05 is 5 %.
         keep_steps: Leave the finished steps for other builds of the same checkpoint.
         deploy: Called with the staged engine and its manifest (its version not set yet) before the commit;
             renders the engine's Triton model repository, which is no business of this stage.
 
     Raises:
-        InsufficientMemoryError: The build would not fit.
+        HardwareError: The build would not fit.
         QuantizationError: The engine is worse than `max_quality_loss` or its scheme allows.
         BuildError: A step failed; its message holds the path of the log.
         StoreError: The store refused.
@@ -103,7 +102,7 @@ def build_prepared(
         prepared.tell("done", f"{stored.manifest.reference} is this engine already")
         return stored
     if check_memory:
-        check_host_memory(prepared.plan.peak_host_bytes, available_host_bytes())
+        check_fit(prepared)
     with (
         store.stage() as staged,
         _logged_steps(prepared, staged / LOG_FILE, keep_steps=keep_steps) as steps,
@@ -138,27 +137,11 @@ def build_checkpoint(prepared: PreparedBuild, *, check_memory: bool = True) -> P
             "leave it out, or use --backend tensorrt_llm",
         )
     if check_memory:
-        check_host_memory(prepared.plan.peak_host_bytes, available_host_bytes())
+        check_fit(prepared, is_checkpoint_only=True)
     log_path = _kept_log(prepared)
     with _logged_steps(prepared, log_path, keep_steps=True) as steps:
         folder: Path = _guarded(prepared, steps, lambda: make(prepared.pinned, prepared.plan, steps))
     return folder
-
-
-def check_host_memory(peak_bytes: int, available_bytes: int) -> None:
-    """Refuse a build whose estimated peak is more than what is free.
-
-    Raises:
-        InsufficientMemoryError: It is.
-    """
-    if peak_bytes > available_bytes:
-        gib = 1 << 30
-        raise InsufficientMemoryError(
-            f"host memory: the build needs about {peak_bytes / gib:.1f} GiB at its peak; "
-            f"{available_bytes / gib:.1f} GiB are available",
-            "stop other work, raise the container's memory limit, or choose a smaller model; "
-            "the check can be switched off",
-        )
 
 
 def check_quality_loss(report: QualityReport | None, max_loss: float | None) -> None:

@@ -14,6 +14,12 @@ from trtb.build.backends import choose_backend, get_backend
 from trtb.build.backends.base import BuildHost, BuildPlan, EngineBackend
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
+from trtb.build.findings import raise_if_blocked
+from trtb.build.hardware import probe
+from trtb.build.plan_sources import read_sizes
+from trtb.build.preflight import check_build
+from trtb.build.preflight_build import check_host_for_build, needs_of_config
+from trtb.build.quantization import get_scheme
 from trtb.build.steps import Progress
 from trtb.build.store import check_engine_name
 
@@ -96,3 +102,25 @@ def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> s
         "compute_capability": plan.compute_capability,
     }
     return files.sha256_bytes(json.dumps(inputs, sort_keys=True, separators=(",", ":")).encode())
+
+
+def check_fit(prepared: PreparedBuild, *, is_checkpoint_only: bool = False) -> None:
+    """Refuse a build that this machine cannot do, and tell of what is doubtful.
+
+    Raises:
+        InsufficientMemoryError: Its peak is more than the memory that is free.
+        HardwareError: The disk is too small, or no GPU here can run the engine.
+    """
+    pin, plan, home = prepared.pinned.pin, prepared.plan, prepared.host.home
+    sizes = read_sizes(f"{pin.name}@{pin.revision}", home)
+    scheme = get_scheme(prepared.backend.name, plan.config.quant)
+    needs = needs_of_config(sizes, scheme, plan.config, plan.peak_host_bytes)
+    found = probe((home,))
+    if is_checkpoint_only:  # no GPU and no kernel has to do with it
+        findings = list(check_host_for_build(needs, found.host.memory, found.host.disks))
+    else:
+        findings = check_build(found, needs)
+    raise_if_blocked(findings)
+    for finding in findings:
+        if finding.severity == "warns":
+            prepared.tell("warning", finding.message)
