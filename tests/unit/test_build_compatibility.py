@@ -72,8 +72,8 @@ def test_an_unknown_version_has_no_row() -> None:
 
 @of_a_checkout
 def test_pyproject_and_readme_name_the_same_versions() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert extras["gpu"] == [f"tensorrt-llm=={compatibility.PRIMARY_TRTLLM.version}"]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["dependency-groups"]
+    assert groups["gpu"] == [f"tensorrt-llm=={compatibility.PRIMARY_TRTLLM.version}"]
     text = (ROOT / "README.md").read_text("utf-8")
     section = text.partition("\n## Toolchains\n")[2].partition("\n## ")[0]
     rows = {
