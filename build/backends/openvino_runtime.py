@@ -1,4 +1,4 @@
-"""The calls into openvino, openvino_genai and nncf that a build makes, each closed before it returns.
+"""The calls into openvino and openvino_genai that a build makes, each closed before it returns.
 
 Importing openvino alone reports its use to a web service and leaves an id in the home folder, as nncf
 does, unless `openvino_telemetry` cannot be imported; both then use stubs of their own. So every entry
@@ -7,20 +7,22 @@ here blocks that import first.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
-import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trtb.build.errors import BuildError, QuantizationError
+from trtb.build import quality
+from trtb.build.errors import BuildError
+from trtb.build.quality import TextScore
 
 # What the engine serves with: answers that do not depend on what else is in flight. Both together: where
 # the processor has bfloat16, that is the default, and an f32 cache is refused with it.
 RUNTIME_PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+
+MODEL_FILE = "openvino_model.xml"
+MODEL_FILES = (MODEL_FILE, "openvino_model.bin")
 
 _SMOKE_TOKENS = 8
 _SMOKE_PROMPT = "Water boils at"
@@ -57,56 +59,47 @@ def encode_texts(ir: Path, texts: list[str]) -> list[list[int]]:
     return [[int(token) for token in tensor.data[0]] for tensor in encoded]
 
 
-def compress_weights(base_ir: Path, target: Path, quant: str, group_size: int, texts: list[str]) -> None:
-    """Compress the F16 IR's weights with nncf and save the new IR, with the same tokenizers, in `target`.
+def score_texts(ir: Path, texts: Sequence[Sequence[int]]) -> TextScore:
+    """Score texts, given as token ids, and go on greedily from the beginning of each.
 
-    Raises:
-        QuantizationError: nncf refuses the model or the scheme.
+    The arithmetic is float32 on every machine. The beginnings are answered together: all of the same
+    length, they make a batch without padding.
     """
-    silence_telemetry()
-    import nncf
-    import openvino
-
-    model = openvino.Core().read_model(base_ir / "openvino_model.xml")
-    options: dict[str, Any] = {"mode": nncf.CompressWeightsMode.FP8_E4M3}
-    if quant == "int4_awq":
-        samples = [_model_inputs(ids) for ids in encode_texts(base_ir, texts)]
-        options = {
-            "mode": nncf.CompressWeightsMode.INT4_SYM,
-            "ratio": 1.0,
-            "awq": True,
-            "scale_estimation": True,
-            "dataset": nncf.Dataset(samples),
-            "subset_size": len(samples),
-        }
-    nncf.set_log_level(logging.ERROR)  # its handler holds the stdout of before the redirection
-    # nncf's errors share no base of their own
-    kinds = [kind for kind in vars(nncf.errors).values() if isinstance(kind, type)]
-    errors: tuple[type[Exception], ...] = tuple(kind for kind in kinds if issubclass(kind, Exception))
-    try:
-        with _quiet():
-            compressed = nncf.compress_weights(model, group_size=group_size, **options)
-    except errors as exc:
-        raise QuantizationError(f"{quant}: nncf refused: {type(exc).__name__}: {exc}") from exc
-    target.mkdir(parents=True)
-    openvino.save_model(compressed, target / "openvino_model.xml")
-    del compressed, model
-    gc.collect()
-    for path in base_ir.glob("openvino_*tokenizer.*"):
-        (target / path.name).hardlink_to(path)
-
-
-def text_logits(ir: Path, ids: list[int]) -> Any:
-    """Return the logits (num_tokens, vocab_size) after each token of a text."""
     silence_telemetry()
     import openvino
 
     core = openvino.Core()
-    request = core.compile_model(ir / "openvino_model.xml", "CPU", RUNTIME_PROPERTIES).create_infer_request()
-    logits = request.infer(_model_inputs(ids))["logits"][0].copy()
+    request = core.compile_model(ir / MODEL_FILE, "CPU", RUNTIME_PROPERTIES).create_infer_request()
+    scores = []
+    for ids in texts:
+        request.reset_state()
+        scores.append(quality.score(request.infer(model_inputs([ids]))["logits"][0], ids))
+    prompts = [
+        list(ids[: quality.NUM_PROMPT_TOKENS]) for ids in texts if len(ids) >= quality.NUM_PROMPT_TOKENS
+    ]
+    answers = _continue_greedily(request, prompts) if prompts else ()
     del request, core
     gc.collect()
-    return logits
+    return quality.join(scores, answers)
+
+
+def _continue_greedily(request: Any, prompts: list[list[int]]) -> quality.Answers:
+    import numpy as np
+
+    request.reset_state()
+    answers: list[list[int]] = [[] for _ in prompts]
+    inputs = model_inputs(prompts)
+    for _ in range(quality.NUM_GREEDY_TOKENS):
+        chosen = request.infer(inputs)["logits"][:, -1].argmax(axis=-1)
+        for answer, token in zip(answers, chosen, strict=True):
+            answer.append(int(token))
+        length = len(prompts[0]) + len(answers[0])
+        inputs |= {
+            "input_ids": chosen.astype(np.int64)[:, None],
+            "attention_mask": np.ones((len(prompts), length), dtype=np.int64),
+            "position_ids": np.full((len(prompts), 1), length - 1, dtype=np.int64),
+        }
+    return tuple(tuple(answer) for answer in answers)
 
 
 def smoke_generate(engine: Path, eos: list[int], vocab_size: int) -> list[int]:
@@ -140,19 +133,14 @@ def smoke_generate(engine: Path, eos: list[int], vocab_size: int) -> list[int]:
     return tokens
 
 
-def _model_inputs(ids: list[int]) -> dict[str, Any]:
+def model_inputs(batch: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return what the IR takes for texts of one length, from their first token on."""
     import numpy as np
 
+    ids = np.array(batch, dtype=np.int64)
     return {
-        "input_ids": np.array([ids], dtype=np.int64),
-        "attention_mask": np.ones((1, len(ids)), dtype=np.int64),
-        "position_ids": np.arange(len(ids), dtype=np.int64)[None],
-        "beam_idx": np.zeros(1, dtype=np.int32),
+        "input_ids": ids,
+        "attention_mask": np.ones(ids.shape, dtype=np.int64),
+        "position_ids": np.broadcast_to(np.arange(ids.shape[1], dtype=np.int64), ids.shape).copy(),
+        "beam_idx": np.arange(len(batch), dtype=np.int32),
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep nncf's progress bars off stdout, which belongs to data."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield

@@ -315,7 +315,10 @@ def test_a_build_that_would_not_fit_in_memory_is_refused_with_numbers(
     little = found.host.memory.model_copy(update={"available_bytes": 1 << 28})
     host = found.host.model_copy(update={"memory": little})
     monkeypatch.setattr(prepare, "probe", lambda _paths: found.model_copy(update={"host": host}))
-    with pytest.raises(InsufficientMemoryError, match=r"host memory: 256 MiB free of .*; expected \d+ MiB for a build of tiny"):
+    with pytest.raises(
+        InsufficientMemoryError,
+        match=r"host memory: 256 MiB free of .*; expected \d+ MiB for a build of tiny",
+    ):
         build_prepared(prepared)
     assert not EngineStore(tmp_path).list()
 

@@ -18,7 +18,7 @@ from trtb.runner.plain import read_plain
 from trtb.runner.transport import EngineRequest
 from trtb.runner.triton_client import serialise
 from trtb.tools.bench import __main__ as command
-from trtb.tools.bench import bare_streams, ledger
+from trtb.tools.bench import bare_streams, ledger, quantization
 from trtb.tools.bench.children import BenchmarkError, peak_rss_bytes, run_child
 from trtb.tools.bench.request_file import write_requests
 from trtb.tools.bench.targets import Outcome, Target, describe_machine, interleave, median_ratio
@@ -134,6 +134,35 @@ def test_without_an_engine_the_prerequisite_is_named(tmp_path, monkeypatch, caps
     monkeypatch.setenv("TRTB_HOME", str(tmp_path))
     assert command.main(["client", "--quick"]) == 5
     assert "make demo" in capsys.readouterr().err
+
+
+def test_figures_of_several_engines_are_a_table(capsys):
+    rows = [{"quant": "f16", "size_mb": 269.0}, {"quant": "int4_awq", "size_mb": 84.9}]
+    command.show(Outcome("quantization", [Target("x", 1.0, 1, 1)], {"engines": rows}))
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "       quant  size_mb",
+        "         f16      269",
+        "    int4_awq     84.9",
+    ]
+
+
+def test_each_engine_is_driven_with_the_same_prompts_in_a_round_and_others_in_the_next(tmp_path, monkeypatch):
+    tasks: list[tuple[str, list[object]]] = []
+
+    def child(module, task, folder):
+        tasks.append((task["engine_dir"], task["prompts"]))
+        assert not {str(prompt) for prompt in task["prompts"]} & {str(prompt) for prompt in task["warm_up"]}
+        return {"num_tokens": 10, "duration_s": 2.0}
+
+    monkeypatch.setattr(quantization, "run_child", child)
+    monkeypatch.setattr(quantization, "read_prompts", lambda path, engine_dir: path.read_text().splitlines())
+    limits = SimpleNamespace(max_num_tokens=512, max_batch_size=8)
+    manifest = SimpleNamespace(limits=limits, tokens=SimpleNamespace(eos=[2]))
+    engines = {name: SimpleNamespace(path=tmp_path / name, manifest=manifest) for name in ("f16", "fp8")}
+    found = quantization.measure_speeds(engines, tmp_path, quantization.Size(3, 8, 2))
+    assert found == {"f16": [5.0, 5.0], "fp8": [5.0, 5.0]}
+    assert [Path(name).name for name, _ in tasks] == ["f16", "fp8", "fp8", "f16"]
+    assert tasks[0][1] == tasks[1][1] != tasks[2][1] == tasks[3][1]
 
 
 def test_an_unknown_name_is_a_wrong_option(capsys):

@@ -15,17 +15,25 @@ import orjson
 from trtb.build import files
 from trtb.build.errors import EngineNotFoundError, TrtbError
 from trtb.build.store import EngineStore, StoredEngine
-from trtb.tools.bench import client, engine_ceiling, ledger, validate
+from trtb.tools.bench import cache, client, engine_ceiling, ledger, quantization, validate
 from trtb.tools.bench.targets import Outcome, Target, describe_machine
 
-NEED_ENGINE = {"client": client.measure, "ledger": ledger.measure, "engine_ceiling": engine_ceiling.measure}
+NEED_ENGINE = {
+    "client": client.measure,
+    "ledger": ledger.measure,
+    "engine_ceiling": engine_ceiling.measure,
+    "cache": cache.measure,
+    "quantization": quantization.measure,
+}
 NAMES = ("validate", *NEED_ENGINE)
+BY_DEFAULT = tuple(name for name in NAMES if name != "quantization")  # which may have engines to build
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is named, or everything."""
     parser = argparse.ArgumentParser("python -m trtb.tools.bench", description=__doc__)
-    parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(NAMES)}; default: all of them")
+    names = f"{', '.join(NAMES)}; default: all but quantization"
+    parser.add_argument("name", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--quick", action="store_true", help="fewer lines and rounds: minutes, not an hour")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--engine", help="name, name@version or engine_id; default: the default engine")
@@ -37,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{machine['cpu']} ({machine['family_model']}), {machine['num_cores']} cores; {flags}")
     found: list[Outcome] = []
     try:
-        for name in options.name or NAMES:
+        for name in options.name or BY_DEFAULT:
             found.append(_measure(name, options.quick, options.engine))
             show(found[-1])
     except TrtbError as exc:
@@ -59,7 +67,18 @@ def show(outcome: Outcome) -> None:
         measured = f"{target.measured:.3g} {target.unit}".strip()
         print(f"  {target.what:<30}{marks} {measured:>9}  {target.verdict}")
     for key, value in outcome.figures.items():
-        print(f"  {key:<30} {_shown(value)}")
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            _show_rows(key, value)
+        else:
+            print(f"  {key:<30} {_shown(value)}")
+
+
+def _show_rows(name: str, rows: list[dict[str, object]]) -> None:
+    cells = [list(rows[0]), *([_shown(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    print(f"  {name}")
+    for row in cells:
+        print("    " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
 
 
 def _shown(value: object) -> str:
