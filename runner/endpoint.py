@@ -201,4 +201,4 @@ class Endpoint:
             self._streams.clear()
             await self.wait_ready()
         except ServerStartError as exc:
-            raise ServerLostError(exc.message, "the same command resumes this run") from exc
+            raise ServerLostError(exc.message, f"{exc.hint}; the same command resumes this run") from exc

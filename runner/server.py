@@ -1,37 +1,39 @@
-"""tritonserver as an object: start it on loopback, watch it, stop it, leave nothing behind.
+"""tritonserver as an object: start it, watch it, stop it, leave nothing behind.
 
 Readiness is not asked for: a server whose engine process has died still reads as ready. What counts is
-one generated token (`TritonTransport.probe`), and, for a server of our own, its processes.
+one generated token (`TritonTransport.probe`), and, for a server of our own, its processes. Where it runs
+is its launch's business; what was started is one group of processes here, and perhaps a container.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
-import importlib.util
 import os
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from trtb.model_repo import contract
+from trtb.runner.drain import wait_drained
 from trtb.runner.errors import ServerStartError
+from trtb.runner.launch import SHM_PREFIX, Launch, Listening, ServerConfig, StartPlan, shm_prefix_of
+from trtb.runner.launch_embedded import Embedded
+from trtb.runner.start_causes import explain
+
+__all__ = ["ServerConfig", "TritonServer", "free_port", "sweep_shared_memory"]
 
 LOG_TAIL_LINES = 15
+MAX_EXPLAINED_BYTES = 1 << 20  # of a log, its end
+KILL_GRACE_S = 5.0  # for MPI to remove what it keeps outside our folders
+END_ALSO_TIMEOUT_S = 60.0
 SHM = Path("/dev/shm")
-SHM_PREFIX = "trtb_"
-RESTRICTED = "model-repository,shared-memory,trace,logging"
 # Started through this, a process dies with the one that started it; exec keeps the setting. The check of
 # the parent closes the gap between fork and prctl.
 DIE_WITH_PARENT = (
@@ -40,46 +42,51 @@ DIE_WITH_PARENT = (
 )
 # The engine's own process is the server's child, and does not always notice that the server is gone: its
 # interpreter lock may be held in a step that does not return. This guard kills the whole group when the
-# pipe from its starter closes without a word, which is what a kill -9 of the starter does.
+# pipe from its starter closes without a word, which is what a kill -9 of the starter does; and a container,
+# which outlives its client.
 GUARD = (
-    "import os,sys,contextlib\n"
+    "import os,subprocess,sys,contextlib\n"
     "if not os.read(0, 1):\n"
-    "    with contextlib.suppress(ProcessLookupError): os.killpg(int(sys.argv[1]), 9)"
+    "    with contextlib.suppress(ProcessLookupError): os.killpg(int(sys.argv[1]), 9)\n"
+    "    if sys.argv[2:]: subprocess.run(sys.argv[2:], stdout=-3, stderr=-3)"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """Where a server works and listens. Ports of 0 are chosen among the free ones."""
-
-    repository: Path
-    work_dir: Path  # backend folder and log; made anew at each start
-    log_path: Path
-    host: str = "127.0.0.1"
-    grpc_port: int = 0
-    metrics_port: int = 0
-    http_port: int | None = None  # None: no HTTP
-    exit_timeout_s: int = 30
-
-
 class TritonServer:
-    """The embedded tritonserver; start, watch and stop it from one thread, the one that stays to the end."""
+    """A tritonserver of ours; start, watch and stop it from one thread, the one that stays to the end."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, launch: Launch | None = None) -> None:
         self._config = config
+        self._launch = Embedded() if launch is None else launch
+        self._plan: StartPlan | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._stubs: list[psutil.Process] = []
         self._shm_prefix = ""
         self._ports = (config.grpc_port, config.metrics_port)
-        self._log_offset = 0
+        self._log_offsets: dict[Path, int] = {}
         self.endpoint = ""
         self.metrics_url = ""
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the running server."""
+        """Return the process id of the running server, or of what started it."""
         return self._process.pid if self._process else None
+
+    def plan(self) -> StartPlan:
+        """Return what a start would execute; the ports are chosen now, and kept.
+
+        Raises:
+            ServerStartError: Something that the server needs is missing from this machine.
+        """
+        config = self._config
+        grpc_port, metrics_port = (port or free_port(config.host) for port in self._ports)
+        self._ports = (grpc_port, metrics_port)  # a server that is started again is found where it was
+        self._shm_prefix = shm_prefix_of(os.getpid())
+        self.endpoint = f"{config.host}:{grpc_port}"
+        self.metrics_url = f"http://{config.host}:{metrics_port}/metrics"
+        listening = Listening(config.host, grpc_port, metrics_port, config.http_port, self._shm_prefix)
+        return self._launch.plan(config, listening)
 
     def start(self) -> None:
         """Start the process; it is not ready yet.
@@ -89,54 +96,31 @@ class TritonServer:
         """
         config = self._config
         sweep_shared_memory()
-        install = find_install()
-        backends = _make_backend_dir(install, config.work_dir)
-        self._shm_prefix = f"{SHM_PREFIX}{os.getpid()}_{secrets.token_hex(3)}_"
-        grpc_port, metrics_port = (port or free_port(config.host) for port in self._ports)
-        self._ports = (grpc_port, metrics_port)  # a server that is started again is found where it was
-        command = [
-            str(install.binary),
-            f"--model-repository={config.repository}",
-            f"--backend-directory={backends}",
-            "--model-control-mode=explicit",
-            f"--load-model={contract.MODEL_NAME}",
-            "--disable-auto-complete-config",
-            "--allow-gpu-metrics=false",
-            "--pinned-memory-pool-byte-size=0",
-            f"--grpc-address={config.host}",
-            f"--grpc-port={grpc_port}",
-            f"--metrics-address={config.host}",
-            f"--metrics-port={metrics_port}",
-            f"--exit-timeout-secs={config.exit_timeout_s}",
-            "--log-format=ISO8601",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-            # nobody may load models or read logs through this server: the key is told to no one
-            f"--grpc-restricted-protocol={RESTRICTED}:admin-key={secrets.token_hex(16)}",
-        ]
-        if config.http_port is None:
-            command.append("--allow-http=false")
-        else:
-            command += [f"--http-address={config.host}", f"--http-port={config.http_port}"]
+        self._plan = plan = self.plan()
+        self._launch.lay_out(config)
+        environment = {name: value for name, value in os.environ.items() if name not in plan.unset}
+        environment.update(plan.environment)
+        program = shutil.which(plan.argv[0], path=environment.get("PATH"))
+        if program is None:
+            raise ServerStartError(f"{plan.argv[0]}: no such command on the PATH")
         launcher = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())]
         config.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._log_offsets = {path: _size(path) for path in (config.log_path, *plan.logs)}
         with config.log_path.open("ab") as log:
-            self._log_offset = log.tell()
             self._process = subprocess.Popen(
-                launcher + command,
+                [*launcher, str(Path(program).absolute()), *plan.argv[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(install, config.work_dir),
+                env=environment,
                 start_new_session=True,  # a Ctrl-C in the terminal is the client's to handle
             )
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", GUARD, str(self._process.pid)],
+            [sys.executable, "-I", "-S", "-c", GUARD, str(self._process.pid), *plan.end_also],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
         self._stubs = []
-        self.endpoint = f"{config.host}:{grpc_port}"
-        self.metrics_url = f"http://{config.host}:{metrics_port}/metrics"
 
     def note_ready(self) -> None:
         """Remember the engine's processes, which from now on must stay alive."""
@@ -159,19 +143,28 @@ class TritonServer:
         return None
 
     def start_error(self, reason: str) -> ServerStartError:
-        """Return an error with the end of the server's log."""
-        return ServerStartError(
-            f"the inference server did not start: {reason}\n{self.log_tail()}",
-            f"the whole log: {self._config.log_path}",
-        )
+        """Return an error that says why a start failed: its known cause, or the end of the log."""
+        where = f"the whole log: {self._config.log_path}"
+        if self._plan is not None and self._plan.logs:
+            where += f"; the ranks': {self._config.ranks_dir}"
+        if cause := explain(self.log_text()):
+            return ServerStartError(
+                f"the inference server did not start: {cause.what} ({reason})", f"{cause.next_step}; {where}"
+            )
+        return ServerStartError(f"the inference server did not start: {reason}\n{self.log_tail()}", where)
+
+    def log_text(self) -> str:
+        """Return what this start wrote to its logs, the ranks' first; of a long one, the end."""
+        paths = [*(self._plan.logs if self._plan else ()), self._config.log_path]
+        return "\n".join(_read_end(path, self._log_offsets.get(path, 0)) for path in paths)
 
     def log_tail(self) -> str:
-        """Return the last lines that this start wrote to the log."""
-        with contextlib.suppress(FileNotFoundError), self._config.log_path.open("rb") as log:
-            log.seek(self._log_offset)
-            lines = log.read().decode(errors="replace").splitlines()
-            return "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:])
-        return ""
+        """Return the last lines that this start wrote: of each log that has any, the leader's first."""
+        paths = [*(self._plan.logs if self._plan else ()), self._config.log_path]
+        texts = {path: _read_end(path, self._log_offsets.get(path, 0)).splitlines() for path in paths}
+        told = [(path, lines[-LOG_TAIL_LINES:]) for path, lines in texts.items() if lines]
+        blocks = [[f"  {path.name}:"] * (len(told) > 1) + [f"  {line}" for line in end] for path, end in told]
+        return "\n".join(line for block in blocks for line in block)
 
     async def stop(self, *, graceful: bool = True) -> None:
         """End the server within its bound, the engine's processes with it, and sweep what they left.
@@ -182,10 +175,15 @@ class TritonServer:
         process, self._process = self._process, None
         if process is None:
             return
+        assert self._plan
         stubs = self._stubs or _children(process.pid)
         if graceful and process.poll() is None:
+            await self._drain(process, self._plan.drain)
+        if self._plan.end_also:
+            await _run(self._plan.end_also, END_ALSO_TIMEOUT_S)
+        if self._plan.logs and process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            await _wait(process, self._config.exit_timeout_s + 5)
+            await _wait(process, KILL_GRACE_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await _wait(process, 10)
@@ -197,68 +195,18 @@ class TritonServer:
             self._guard.communicate(b"q")  # all is ended: there is nothing to guard
         for path in SHM.glob(f"{self._shm_prefix}*"):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self._config.work_dir / "backends", ignore_errors=True)
+        for name in ("backends", "tmp"):
+            shutil.rmtree(self._config.work_dir / name, ignore_errors=True)
 
-
-@dataclass(frozen=True, slots=True)
-class TritonInstall:
-    """The parts of the nvidia-pytriton wheel that are used."""
-
-    binary: Path
-    python_backend: Path
-    stub: Path
-    libraries: Path
-
-
-def find_install() -> TritonInstall:
-    """Find tritonserver in the nvidia-pytriton distribution, without importing that.
-
-    Raises:
-        ServerStartError: It is not installed, or this Python's shared library is missing.
-    """
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerStartError("nvidia-pytriton is not installed", "pip install 'trtb' in this environment")
-    package = Path(next(iter(spec.submodule_search_locations)))
-    root = package / "tritonserver"
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    install = TritonInstall(
-        binary=root / "bin" / "tritonserver",
-        python_backend=root / "backends" / "python",
-        stub=root / "python_backend_stubs" / version / "triton_python_backend_stub",
-        libraries=package.parent / "nvidia_pytriton.libs",
-    )
-    for path in (install.binary, install.stub):
-        if not path.is_file():
-            found = importlib.metadata.version("nvidia-pytriton")
-            raise ServerStartError(f"nvidia-pytriton {found} has no {path.name} for Python {version}")
-    return install
-
-
-def libpython_dir() -> Path | None:
-    """Return the folder of this Python's shared library, or None where the system's loader knows it.
-
-    Raises:
-        ServerStartError: There is none; the server's python backend is linked against it.
-    """
-    name = sysconfig.get_config_var("INSTSONAME") or ""
-    folder = sysconfig.get_config_var("LIBDIR") or ""
-    if ".so" in name and Path(folder, name).is_file():
-        return Path(folder)
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for candidate in system_library_dirs():
-        if (candidate / f"libpython{version}.so.1.0").is_file():
-            return candidate
-    raise ServerStartError(
-        f"libpython{version}.so.1.0 is not on this machine; Triton's python backend needs it",
-        f"Debian, Ubuntu: apt-get install libpython{version}",
-    )
-
-
-def system_library_dirs() -> Iterator[Path]:
-    """Yield the usual folders of shared libraries."""
-    multiarch = sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
-    yield from (Path(f"/usr/lib/{multiarch}"), Path("/usr/lib64"), Path("/usr/lib"), Path("/usr/local/lib"))
+    async def _drain(self, process: subprocess.Popen[bytes], drain: Sequence[str]) -> None:
+        timeout_s = self._config.exit_timeout_s + 5
+        if not drain:
+            process.send_signal(signal.SIGTERM)
+            await wait_drained(process, self.metrics_url, timeout_s)
+            return
+        with contextlib.suppress(OSError), _quiet(drain) as command:
+            await wait_drained(command, self.metrics_url, timeout_s)
+            command.kill()
 
 
 def free_port(host: str) -> int:
@@ -280,49 +228,37 @@ def sweep_shared_memory() -> None:
                 path.unlink()
 
 
-def _make_backend_dir(install: TritonInstall, work_dir: Path) -> Path:
-    """Lay out the python backend with the stub of this Python beside it, as links into the wheel."""
-    backends = work_dir / "backends"
-    shutil.rmtree(backends, ignore_errors=True)
-    python = backends / "python"
-    python.mkdir(parents=True)
-    for source in install.python_backend.iterdir():
-        if source.is_file():
-            (python / source.name).symlink_to(source)
-    (python / install.stub.name).symlink_to(install.stub)
-    return backends
-
-
-def _environment(install: TritonInstall, work_dir: Path) -> dict[str, str]:
-    """Return the server's environment: this Python first on PATH, nothing that phones home.
-
-    Its temporary files go where the server works, and end with that folder.
-
-    The embedded interpreter takes its packages from the `python3` it finds on PATH, not from PYTHONPATH.
-    """
-    libraries = [str(install.libraries)]
-    if (folder := libpython_dir()) is not None:
-        libraries.append(str(folder))
-    if inherited := os.environ.get("LD_LIBRARY_PATH"):
-        libraries.append(inherited)
-    path = os.environ.get("PATH", os.defpath)
-    temporary = work_dir.resolve() / "tmp"
-    temporary.mkdir(parents=True, exist_ok=True)
-    return {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}",
-        "LD_LIBRARY_PATH": os.pathsep.join(libraries),
-        "TMPDIR": str(temporary),
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
-
-
 def _children(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read_end(path: Path, offset: int) -> str:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as log:
+        log.seek(max(offset, _size(path) - MAX_EXPLAINED_BYTES))
+        return log.read().decode(errors="replace")
+    return ""
+
+
+def _quiet(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
+
+
+async def _run(command: Sequence[str], timeout_s: float) -> None:
+    """Run a command for what it does; one that is not there, fails or takes too long is given up."""
+    with contextlib.suppress(OSError), _quiet(command) as process:
+        await _wait(process, timeout_s)
+        process.kill()
 
 
 async def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:

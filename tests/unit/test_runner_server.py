@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 
-from trtb.runner import server
+from trtb.runner import launch_embedded, server
 from trtb.runner.errors import ServerStartError
 from trtb.runner.server import DIE_WITH_PARENT, ServerConfig, TritonServer
 
@@ -79,6 +79,6 @@ def test_a_process_started_so_dies_with_its_parent():
 
 
 def test_a_missing_part_of_the_server_is_named(monkeypatch):
-    monkeypatch.setattr(server.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(launch_embedded.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ServerStartError, match="nvidia-pytriton is not installed"):
-        server.find_install()
+        launch_embedded.find_install()
