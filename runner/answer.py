@@ -41,6 +41,9 @@ class Answer:
     choices: list[Choice]
     latency_ns: int  # from sending to the last chunk
     ttft_ns: int  # of the first prompt, by the engine's clock; 0 where it does not tell
+    arrival_ns: int = 0  # of the first prompt, by that clock
+    first_token_ns: int = 0
+    reused_blocks: int | None = None  # KV blocks of all prompts; None where the engine does not count
 
     @property
     def num_tokens(self) -> int:
@@ -94,12 +97,16 @@ class AnswerReader:
         self._matcher = renderer.stop_matcher(sampling.stop) if is_matched else None
         self.is_done = False
         self.is_drained = False
-        self.ttft_ns = 0
+        self.ttft_ns = self.arrival_ns = self.first_token_ns = 0
+        self.reused_blocks: int | None = None
 
     def take(self, chunk: Chunk) -> None:
         """Take the next chunk."""
         if chunk.first_token_ns and not self.ttft_ns:
             self.ttft_ns = chunk.first_token_ns - chunk.arrival_ns
+            self.arrival_ns, self.first_token_ns = chunk.arrival_ns, chunk.first_token_ns
+        if chunk.reused_blocks is not None:
+            self.reused_blocks = chunk.reused_blocks
         self.is_drained = self.is_done = chunk.is_final
         if not chunk.token_ids:
             return

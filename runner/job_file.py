@@ -17,6 +17,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trtb.build.errors import ConfigError
+from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters, to_pairs
+from trtb.runner.devices import read_devices
 from trtb.runner.run_folder import RunRecord
 from trtb.runner.yaml_lines import YamlDocument, read_yaml
 
@@ -48,18 +50,21 @@ class Inference(_Section):
     model_path: str | None = None  # a checkpoint, where the engine is not named
     batch_size: _Count | None = None
     max_seq_len: _Count | None = None  # must be the engine's own
-    device_ids: Any = None
+    device_ids: Any = None  # "0,1;2,3", or lists of numbers
+    launch: Literal["auto", "embedded", "image", "docker"] | None = None
     default_max_tokens: _Count | None = None
     deterministic: bool | None = None
     num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    trtllm_parameters: dict[str, str | bool | int | float] | None = None  # by TensorRT-LLM's names
     endpoints: list[str] | None = None
 
 
 class Scheduler(_Section):
     """When a request is sent, given up, and sent again."""
 
-    queue_size: Any = None
-    order: Any = None
+    queue_size: _Count | None = None
+    order: Literal["auto", "prefix", "length", "input"] | None = None
+    dedup: bool | None = None
     timeout_ms: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     retry_times: Annotated[int, Field(ge=0)] | None = None
     grace_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -113,9 +118,6 @@ _SECTIONS: Final[dict[str, type[_Section]]] = {
 
 # keys that change nothing at these values, and cannot be honoured at any other
 _NOT_YET: Final[dict[tuple[str, str], tuple[tuple[object, ...], str]]] = {
-    ("inference", "device_ids"): (([],), "the embedded engine runs on the CPU"),
-    ("scheduler", "queue_size"): ((0,), "nothing is read ahead of the requests in flight"),
-    ("scheduler", "order"): (("input",), "this version sends in input order"),
     ("cache", "enabled"): ((False,), "this version has no result cache"),
     ("cache", "capacity_gb"): ((0,), "this version has no result cache"),
     ("cache", "eviction_policy"): (("lru",), "this version has no result cache"),
@@ -157,7 +159,13 @@ _KEYS: Final = (
     _Key("inference", "default_max_tokens", "default_max_tokens"),
     _Key("inference", "deterministic", "deterministic"),
     _Key("inference", "num_kv_blocks", "num_kv_blocks"),
+    _Key("inference", "trtllm_parameters", "trtllm_parameters", to_pairs, parse_pairs),
+    _Key("inference", "device_ids", "device_ids", read_devices, list),
+    _Key("inference", "launch", "launch"),
     _Key("inference", "endpoints", "endpoints", tuple, list),
+    _Key("scheduler", "queue_size", "queue_size"),
+    _Key("scheduler", "order", "order"),
+    _Key("scheduler", "dedup", "dedup"),
     _ms("scheduler", "timeout_ms", "request_timeout_s"),
     _Key("scheduler", "retry_times", "max_attempts", lambda value: value + 1, lambda value: value - 1),
     _ms("scheduler", "grace_ms", "grace_s"),
@@ -194,6 +202,8 @@ def read_job_file(path: Path) -> JobFile:
     except ValidationError as exc:
         faults += [_describe(error, document) for error in exc.errors(include_url=False)]
         raise _refused(path, faults) from exc
+    faults += _unknown_parameters(job, document)
+    faults += _wrong_devices(job, document)
     if faults:
         raise _refused(path, faults)
     options: dict[str, Any] = {}
@@ -237,6 +247,26 @@ def _unhonoured(document: YamlDocument) -> Iterator[tuple[int, str]]:
         expected = " or ".join(_shown(same) for same in neutral)
         text = f"{section}.{key}: {_shown(value)}; expected {expected}, for {why}"
         yield document.line((section, key)), text
+
+
+def _unknown_parameters(job: Job, document: YamlDocument) -> Iterator[tuple[int, str]]:
+    given = job.inference.trtllm_parameters if job.inference else None
+    for pair in to_pairs(given or {}):
+        name = pair.partition("=")[0]
+        place = ("inference", "trtllm_parameters", name)
+        try:
+            parse_parameters(parse_pairs([pair]))
+        except ConfigError as exc:
+            hint = f"; {exc.hint}" if exc.hint else ""
+            yield document.line(place), f"{'.'.join(place[:2])}: {exc.message}{hint}"
+
+
+def _wrong_devices(job: Job, document: YamlDocument) -> Iterator[tuple[int, str]]:
+    given = job.inference.device_ids if job.inference else None
+    try:
+        read_devices([] if given is None else given)
+    except ConfigError as exc:
+        yield document.line(("inference", "device_ids")), f"inference.{exc.message}"
 
 
 def _describe(error: Any, document: YamlDocument) -> tuple[int, str]:

@@ -46,6 +46,7 @@ class RunTotals:
 
     completed: int = 0
     failed: int = 0
+    reused: int = 0  # of the completed: answered by an equal request's answer, and never sent
     prompt_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 0
@@ -75,6 +76,9 @@ class RunTotals:
         self.prompt_tokens += row.prompt_tokens
         self.completion_tokens += row.completion_tokens
         self.finish_reasons[row.finish_reason or "unknown"] += 1
+        if not row.attempts:
+            self.reused += 1
+            return
         self.latency.add(row.latency_ns)
         if row.ttft_ns:
             self.ttft.add(row.ttft_ns)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from trtb.build.manifest import EngineManifest
+from trtb.build.preflight_engine import engine_bytes
+from trtb.model_repo.trtllm_engine import can_guide
+from trtb.model_repo.trtllm_parameters import parse_pairs
+from trtb.runner.launch import Choice
 from trtb.runner.reader import DEFAULT_MAX_LINE_BYTES
 from trtb.runner.request import Capabilities
+from trtb.runner.schedule import Order
 from trtb.runner.tool_calls import style_of_template
 
 DEFAULT_CONCURRENCY = 64
 DEFAULT_MAX_TOKENS = 1024
+DEFAULT_QUEUE_SIZE = 256
+START_BASE_S = 300.0
+LOAD_BYTES_PER_S = 100e6  # of an engine from a cold network disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,12 @@ class RunOptions:
     follow: Path | None = None
     deterministic: bool = False
     num_kv_blocks: int | None = None
+    trtllm_parameters: tuple[str, ...] = ()  # NAME=VALUE, for a GPU server of our own
+    device_ids: tuple[str, ...] = ()  # the GPUs of each server of our own, "0,1"; empty: those that suit best
+    launch: Choice = "auto"
+    order: Order = "auto"
+    queue_size: int = DEFAULT_QUEUE_SIZE  # most requests that wait, ready to be sent
+    dedup: bool | None = None  # None: where the engine's answers do not depend on company
 
     @property
     def model_names(self) -> frozenset[str] | None:
@@ -50,7 +64,9 @@ class RunOptions:
 
     def capabilities(self) -> Capabilities:
         """Return what the engine can do beyond sampling text."""
-        return capabilities_of(self.engine_dir)
+        found = capabilities_of(self.engine_dir)
+        parameters = parse_pairs(self.trtllm_parameters)
+        return replace(found, guided=False) if parameters.get("guided_decoding_backend") == "off" else found
 
     def settings(self) -> dict[str, str | int | float | bool | None]:
         """Return what decides the answers, beside the input and the engine."""
@@ -79,6 +95,11 @@ class RunOptions:
         return resolved
 
 
+def default_start_timeout_s(manifest: EngineManifest) -> float:
+    """Return how long a server of an engine may take to start: the longer, the larger its files."""
+    return START_BASE_S + engine_bytes(manifest) // LOAD_BYTES_PER_S
+
+
 def accepted_models(manifest: EngineManifest, aliases: tuple[str, ...]) -> frozenset[str] | None:
     """Return the names that mean an engine: its own, its checkpoint's, and the aliases; None is any."""
     if "*" in aliases:
@@ -92,7 +113,7 @@ def capabilities_of(engine_dir: Path) -> Capabilities:
         template = (engine_dir / "tokenizer" / "chat_template.jinja").read_text(encoding="utf-8")
     except FileNotFoundError:
         template = ""
-    return Capabilities(tool_style=style_of_template(template))
+    return Capabilities(tool_style=style_of_template(template), guided=can_guide(engine_dir))
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from trtb.build.manifest import EngineManifest
 from trtb.runner.answer import Answer
@@ -10,6 +11,7 @@ from trtb.runner.errors import RequestError
 from trtb.runner.ledger import ResultRow
 from trtb.runner.records import completed_record, failed_record, failure_of
 from trtb.runner.run_folder import RunRecord
+from trtb.runner.schedule_equal import Reused
 from trtb.runner.source import Item, Refused
 
 
@@ -24,13 +26,21 @@ class RowMaker:
 
     def completed(self, item: Item, answer: Answer) -> ResultRow:
         """Return the row of an answer."""
+        return self._completed(item.line, item.custom_id, item, answer, item.attempts)
+
+    def reused(self, reused: Reused) -> ResultRow:
+        """Return the row of a line that an equal one's answer answers; it was sent no times."""
+        answer = replace(reused.answer, latency_ns=0, ttft_ns=0)
+        return self._completed(reused.line, reused.custom_id, reused.item, answer, attempts=0)
+
+    def _completed(self, line: int, custom_id: str, item: Item, answer: Answer, attempts: int) -> ResultRow:
         num_prompt_tokens = item.num_prompt_tokens
         return ResultRow(
-            line=item.line,
-            custom_id=item.custom_id,
+            line=line,
+            custom_id=custom_id,
             status="completed",
             code=None,
-            attempts=item.attempts,
+            attempts=attempts,
             prompt_tokens=num_prompt_tokens,
             completion_tokens=answer.num_tokens,
             finish_reason=answer.finish_reason,
@@ -39,8 +49,8 @@ class RowMaker:
             finished_ns=time.time_ns(),
             record=completed_record(
                 run_id=self._run_id,
-                line=item.line,
-                custom_id=item.custom_id,
+                line=line,
+                custom_id=custom_id,
                 model=self._model,
                 fingerprint=self._fingerprint,
                 created_s=self._created_s,
@@ -48,6 +58,7 @@ class RowMaker:
                 choices=answer.choices,
                 prompt_tokens=num_prompt_tokens,
                 completion_tokens=answer.num_tokens,
+                is_reused=not attempts,
             ),
         )
 

@@ -30,8 +30,9 @@ def completed_record(
     choices: list[Choice],
     prompt_tokens: int,
     completion_tokens: int,
+    is_reused: bool = False,
 ) -> bytes:
-    """Return an answer's output line, without its newline."""
+    """Return an answer's output line, without its newline; of a reused one, its usage says so."""
     identity = request_id(run_id, line)
     make = _chat_choice if is_chat else _text_choice
     body = {
@@ -45,6 +46,7 @@ def completed_record(
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
+            **({"reused": True} if is_reused else {}),
         },
     }
     response = {"status_code": 200, "request_id": identity, "body": body}

@@ -36,6 +36,37 @@ class FailureGroup(BaseModel):
     samples: list[str]  # custom_ids, or lines where there is none
 
 
+class ScheduleReport(BaseModel):
+    """In which order the last session sent its requests, and what came of it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    order: Literal["prefix", "length", "input"]
+    why: str
+    planning_s: float  # of looking at the file, before its first request
+    num_prefixes: int  # that several requests share
+    num_grouped: int  # requests that share one
+    num_leaders: int  # requests of our own that computed a prefix for others
+    # shares of the prompt tokens that the engine need not compute; null where not counted, or not seen
+    expected_reuse: float | None
+    seen_reuse: float | None
+    seen_by: Literal["engine counters", "derived from prefill times"] | None
+
+
+class AdmissionReport(BaseModel):
+    """What bounded the requests in flight in the last session."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    policy: Literal["worst_case", "learned"]  # how a request's blocks are counted
+    num_kv_blocks: int | None  # of all servers together; null: the servers did not tell
+    max_blocks_held: int  # of the fullest server, as counted
+    output_share: float  # of its max_tokens that an answer is counted with; learned, else 1
+    num_full: int  # times a server refused a request for want of room
+    min_bound: int  # the least requests in flight that a server was held to by that
+    last_bound: int
+
+
 class RunReport(BaseModel):
     """`report.json`, and what `trtb run --json` prints."""
 
@@ -70,6 +101,9 @@ class RunReport(BaseModel):
     ttft: Durations
     # greedy and seeded answers do not depend on what else was in flight; null: the server did not tell
     is_exact: bool | None
+    reused: int = 0  # of the completed: answered by an equal request's answer
+    schedule: ScheduleReport | None = None
+    admission: AdmissionReport | None = None
     warnings: list[str]
 
 
@@ -99,6 +133,8 @@ class SessionFigures:
     duration_s: float = 0.0
     max_in_flight: int = 0
     is_exact: bool | None = None
+    schedule: ScheduleReport | None = None
+    admission: AdmissionReport | None = None
 
 
 def make_report(
@@ -151,6 +187,9 @@ def make_report(
         request_latency=durations(totals.latency),
         ttft=durations(totals.ttft),
         is_exact=session.is_exact,
+        reused=totals.reused,
+        schedule=session.schedule,
+        admission=session.admission,
         warnings=notes,
     )
 

@@ -55,6 +55,7 @@ class _Run:
     def execute(self) -> RunReport:
         """Go through the steps."""
         checked = self._validate()
+        self._check_machine()
         self._folder.acquire()
         try:
             return self._run(checked)
@@ -87,6 +88,13 @@ class _Run:
         self._warnings += [found.message for found in checked.findings if found.severity == "warning"]
         self._progress.total = checked.total if options.limit is None else min(checked.total, options.limit)
         return checked
+
+    def _check_machine(self) -> None:
+        """Refuse a new run whose server could not start here; a resumed one may need none."""
+        if self._folder.read() is None:
+            from trtb.runner import deploy  # the client: a second to import
+
+            deploy.check(self._options)
 
     def _new_record(self, checked: ValidationReport) -> RunRecord:
         options = self._options
@@ -134,6 +142,8 @@ class _Run:
         figures.duration_s = session.duration_s
         figures.max_in_flight = session.max_in_flight
         figures.is_exact = session.is_exact
+        figures.schedule = session.schedule
+        figures.admission = session.admission
         return figures
 
     @contextlib.contextmanager

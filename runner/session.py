@@ -16,24 +16,24 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from trtb.runner import deploy
-from trtb.runner.admission import BlockBudget
+from trtb.runner.admission import Admission
 from trtb.runner.endpoint import Endpoint
 from trtb.runner.follow import FollowFile
 from trtb.runner.ledger import LedgerWriter, ResultRow
 from trtb.runner.line_set import LineSet
 from trtb.runner.options import Observer, Progress, RunOptions
 from trtb.runner.outcomes import RowMaker
-from trtb.runner.prompt import LengthLimits, PromptRenderer
+from trtb.runner.report import AdmissionReport, ScheduleReport
 from trtb.runner.retry import RetryPolicy
 from trtb.runner.run_folder import RunPaths, RunRecord
-from trtb.runner.schema import LineParser
-from trtb.runner.source import Source
+from trtb.runner.schedule_inputs import make_plan_options, make_renderer, make_source
+from trtb.runner.schedule_planner import Planner
+from trtb.runner.schedule_report import admission_figures, schedule_figures
 from trtb.runner.workers import WorkConfig, Workers
 
 log = logging.getLogger(__name__)
 
 PROGRESS_PERIOD_S = 0.5
-UNLIMITED_BLOCKS = 1 << 40
 GC_THRESHOLD = 20_000
 
 
@@ -58,6 +58,8 @@ class Session:
         self.duration_s = 0.0
         self.is_interrupted = False
         self.is_exact: bool | None = None
+        self.schedule: ScheduleReport | None = None
+        self.admission: AdmissionReport | None = None
 
     async def work(self, done: LineSet, duplicates: LineSet) -> None:
         """Answer every line that is not done.
@@ -67,33 +69,65 @@ class Session:
             LedgerError: The ledger could not be written.
         """
         async with self._servers() as (endpoints, agreed):
-            pool = agreed.num_kv_blocks
             self.is_exact = agreed.is_exact
-            renderer = self._renderer(pool)
-            budget = BlockBudget(UNLIMITED_BLOCKS if pool is None else pool * len(endpoints))
-            source = self._source(renderer, done, duplicates, pool)
-            _settle_memory()
+            pool = agreed.num_kv_blocks
+            renderer = make_renderer(self._options, pool)
+            source = make_source(
+                self._options, renderer, done, duplicates, pool, seed_base=self._record.input_sha256
+            )
             with self._writer() as record:
                 rows = RowMaker(self._record, self._options.manifest)
-                workers = Workers(
-                    self._work_config(),
-                    source=iter(source),
-                    endpoints=endpoints,
-                    budget=budget,
-                    renderer=renderer,
-                    on_answer=lambda item, answer: record(rows.completed(item, answer)),
-                    on_error=lambda item, error: record(rows.failed(item, error)),
+                planner = Planner(
+                    make_plan_options(self._options, self._paths.folder, is_exact=agreed.is_exact is True),
+                    source,
                     on_refused=lambda refused: record(rows.refused(refused)),
                 )
-                await self._drive(workers, endpoints)
+                with contextlib.closing(planner):
+                    if not await self._plan(planner):
+                        return
+                    feed = planner.feed(
+                        self._admission(len(endpoints), pool),
+                        is_up=lambda server: endpoints[server].is_up.is_set(),
+                    )
+                    _settle_memory()
+                    workers = Workers(
+                        self._work_config(),
+                        feed=feed,
+                        endpoints=endpoints,
+                        renderer=renderer,
+                        on_answer=lambda item, answer: record(rows.completed(item, answer)),
+                        on_error=lambda item, error: record(rows.failed(item, error)),
+                        on_refused=lambda refused: record(rows.refused(refused)),
+                        on_reused=lambda reused: record(rows.reused(reused)),
+                    )
+                    try:
+                        await self._drive(workers, endpoints)
+                    finally:
+                        self.schedule = schedule_figures(planner, feed)
+                        self.admission = admission_figures(feed.admission)
             self.num_restarts = sum(endpoint.num_restarts for endpoint in endpoints)
+
+    async def _plan(self, planner: Planner) -> bool:
+        """Look at the file and choose the order; False where a signal came meanwhile."""
+        self._enter("planning")
+        with _signals(self._interrupt):
+            for _ in planner.steps():
+                await asyncio.sleep(0)
+                if self.is_interrupted:
+                    return False
+        self._enter(planner.describe())
+        return True
+
+    def _interrupt(self) -> None:
+        self.is_interrupted = True
+        self._enter("stopping")
 
     @contextlib.asynccontextmanager
     async def _servers(self) -> AsyncIterator[tuple[list[Endpoint], deploy.Agreement]]:
         """Bring the servers up and agree with them; end our own at the end."""
         options = self._options
         self._enter("connecting" if options.endpoints else "starting the server")
-        endpoints = deploy.attach(options) if options.endpoints else [deploy.launch(options, self._paths)]
+        endpoints = deploy.attach(options) if options.endpoints else await deploy.launch(options, self._paths)
         try:
             for endpoint in endpoints:
                 await endpoint.wait_ready()
@@ -102,34 +136,12 @@ class Session:
             await asyncio.gather(*(endpoint.close() for endpoint in endpoints))
             shutil.rmtree(self._paths.server_dir, ignore_errors=True)
 
-    def _renderer(self, pool: int | None) -> PromptRenderer:
-        manifest = self._options.manifest
-        max_seq_len = manifest.limits.max_seq_len
-        if pool is not None:
-            # one block stays free in the engine for the token that a step is about to make
-            max_seq_len = min(max_seq_len, (pool - 1) * manifest.limits.tokens_per_block)
-        return PromptRenderer(
-            self._options.engine_dir / "tokenizer",
-            LengthLimits(max_seq_len, self._options.default_max_tokens),
-            manifest.model.vocab_size,
-            frozenset(manifest.tokens.eos),
-        )
-
-    def _source(
-        self, renderer: PromptRenderer, done: LineSet, duplicates: LineSet, pool: int | None
-    ) -> Source:
-        options = self._options
-        return Source(
-            options.input_path,
-            parser=LineParser(options.model_names, options.strict_params, self._options.capabilities()),
-            renderer=renderer,
-            done=done,
-            duplicates=duplicates,
-            limit=options.limit,
-            max_line_bytes=options.max_line_bytes,
-            tokens_per_block=options.manifest.limits.tokens_per_block,
-            max_blocks=None if pool is None else pool - 1,
-            seed_base=self._record.input_sha256,
+    def _admission(self, num_servers: int, pool: int | None) -> Admission:
+        return Admission(
+            [None if pool is None else pool - 1] * num_servers,
+            self._options.concurrency,
+            # the CPU engine puts a request aside and computes it again; TensorRT-LLM never does
+            can_preempt=self._options.manifest.backend == "openvino",
         )
 
     def _work_config(self) -> WorkConfig:
@@ -160,7 +172,8 @@ class Session:
                 writer.add(row)
                 if row.status == "completed":
                     self._progress.num_completed += 1
-                    self._progress.num_tokens += row.completion_tokens
+                    # the speed is the engine's: an answer that was there already is none of it
+                    self._progress.num_tokens += row.completion_tokens if row.attempts else 0
                 else:
                     self._progress.num_failed += 1
 
@@ -189,8 +202,7 @@ class Session:
         if self.is_interrupted:
             workers.cancel()
             return
-        self.is_interrupted = True
-        self._enter("stopping")
+        self._interrupt()
         workers.stop()
         asyncio.get_running_loop().call_later(self._options.grace_s, workers.cancel)
 

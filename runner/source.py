@@ -1,12 +1,13 @@
 """What there is to do: the input's lines without a ledger row, rendered and ready to send.
 
-Nothing is read ahead: a line is read when a worker has a place for it, so memory does not depend on the
-file. A line that can never be sent comes out as its failure.
+Nothing is read ahead: a line is read when there is a place for it, so memory does not depend on the file.
+A line that can never be sent comes out as its failure.
 """
 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from trtb.runner import findings
 from trtb.runner.errors import ContextLengthError, RequestError
 from trtb.runner.line_set import LineSet
 from trtb.runner.prompt import PromptRenderer
-from trtb.runner.reader import BUFFER_BYTES, RawLine, open_input, read_lines
+from trtb.runner.reader import BOM, BUFFER_BYTES, RawLine, content, open_input, read_lines
 from trtb.runner.records import failure_of
 from trtb.runner.request import ChatRequest, Request, SamplingParams
 from trtb.runner.schema import Invalid, LineParser, ParsedLine, too_long
@@ -27,6 +28,15 @@ from trtb.runner.tool_calls import names_of
 # below this, scaled logits overflow and every engine's answer is the greedy one or garbage
 GREEDY_BELOW = 0.01
 MAX_SEED = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """Where a line stands in the input."""
+
+    line: int
+    offset: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class Item:
     seed: int
     num_prompt_tokens: int  # of all prompts, each counted once
     num_blocks: int  # of the largest prompt, with all its sequences
+    num_answer_blocks: int = 0  # how many of them only the answer can fill
     is_chat: bool = True
     tool_names: frozenset[str] = frozenset()
     attempts: int = 0
@@ -114,7 +125,9 @@ class Source:
         max_blocks: int | None,
         seed_base: str,
     ) -> None:
-        self._file = io.BufferedReader(open_input(path), BUFFER_BYTES)
+        self._path = path
+        self._file: io.FileIO | None = None  # for lines out of order
+        self._skipped = LineSet()
         self._parser = parser
         self._renderer = renderer
         self._done = done
@@ -126,19 +139,46 @@ class Source:
         self._seed_base = seed_base
 
     def __iter__(self) -> Iterator[Item | Refused]:
-        """Yield each line to do; the file is closed at the end."""
-        with self._file:
-            for index, raw in enumerate(read_lines(self._file, self._max_line_bytes)):
+        """Yield each line to do, in input order."""
+        return map(self.prepare, self.lines())
+
+    def lines(self) -> Iterator[RawLine]:
+        """Yield each line to do as it stands in the file, from its beginning."""
+        with io.BufferedReader(open_input(self._path), BUFFER_BYTES) as file:
+            for index, raw in enumerate(read_lines(file, self._max_line_bytes)):
                 if self._limit is not None and index >= self._limit:
                     return
-                if raw.number not in self._done:
-                    yield self._prepare(raw)
+                if raw.number not in self._done and raw.number not in self._skipped:
+                    yield raw
 
-    def _prepare(self, raw: RawLine) -> Item | Refused:
+    def skip(self, line: int) -> None:
+        """Leave a line out from now on: it is answered otherwise."""
+        self._skipped.add(line)
+
+    def read(self, place: LinePlace) -> RawLine:
+        """Return a line by its place."""
+        if self._file is None:
+            self._file = open_input(self._path)
+        data = os.pread(self._file.fileno(), place.num_bytes, place.offset)
+        had_bom = place.offset == 0 and data.startswith(BOM)
+        return RawLine(
+            place.line, place.offset, place.num_bytes, content(data, had_bom=had_bom), had_bom=had_bom
+        )
+
+    def close(self) -> None:
+        """Close the file that `read` has opened."""
+        if self._file is not None:
+            self._file.close()
+
+    def parse(self, raw: RawLine) -> ParsedLine:
+        """Return the request on a line, or its faults."""
         if raw.data is None:
-            parsed: ParsedLine = too_long(raw.number, raw.num_bytes, self._max_line_bytes)
-        else:
-            parsed = self._parser.parse(raw.number, raw.data)
+            return too_long(raw.number, raw.num_bytes, self._max_line_bytes)
+        return self._parser.parse(raw.number, raw.data)
+
+    def prepare(self, raw: RawLine) -> Item | Refused:
+        """Return a line ready to send, or as the failure that it is."""
+        parsed = self.parse(raw)
         if isinstance(parsed, Invalid):
             errors = [finding for finding in parsed.findings if finding.severity == "error"]
             message = "; ".join(
@@ -187,6 +227,8 @@ class Source:
             )
             for prompt in prompts
         )
+        longest = max(prompt.max_tokens for prompt in prompts)
+        item.num_answer_blocks = longest * item.num_sequences // self._tokens_per_block
         if self._max_blocks is not None and item.num_blocks > self._max_blocks:
             raise ContextLengthError(
                 f"body.n: {sampling.n} answers of this length take {item.num_blocks} KV blocks; "

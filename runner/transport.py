@@ -16,7 +16,8 @@ class EngineRequest:
 
     `request_id` is ours and unique for each attempt. `top_k` 1 is greedy; `seed` None leaves it to the
     engine. With `streaming` each step's new tokens come as they are made, else all at the end. Of several
-    sequences each comes in a chunk of its own.
+    sequences each comes in a chunk of its own. `block_counts` asks for the KV blocks that were given to the
+    prompt, beside those it reused.
     """
 
     request_id: str
@@ -37,14 +38,15 @@ class EngineRequest:
     num_sequences: int = 1
     log_probs: bool = False
     guide: tuple[str, str] | None = None  # kind and text, as in the contract's guide tensors
+    block_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Some output tokens of one sequence, with their log probabilities where they were asked for.
 
-    A sequence's last chunk also tells the engine's own times, in ns, 0 where not told; the request's last
-    chunk is final, and may be empty.
+    A sequence's last chunk also tells the engine's own times, in ns, 0 where not told, and how many KV
+    blocks of the prompt it reused, None where not told; the request's last chunk is final, and may be empty.
     """
 
     token_ids: list[int]
@@ -53,6 +55,9 @@ class Chunk:
     log_probs: tuple[float, ...] = ()
     arrival_ns: int = 0
     first_token_ns: int = 0
+    reused_blocks: int | None = None
+    new_blocks: int | None = None  # with `block_counts`, as the next
+    total_blocks: int | None = None
 
 
 class Stream(Protocol):

@@ -53,9 +53,11 @@ OUTPUTS_READ: tuple[contract.TensorSpec, ...] = (
     contract.OUTPUT_IDS,
     contract.ARRIVAL_TIME_NS,
     contract.FIRST_TOKEN_TIME_NS,
+    contract.KV_CACHE_REUSED_BLOCKS,  # TensorRT-LLM's; the CPU engine does not count them
 )
 OUTPUTS_OF_SEVERAL = (contract.SEQUENCE_INDEX,)
 OUTPUTS_OF_LOG_PROBS = (contract.OUTPUT_LOG_PROBS,)
+OUTPUTS_OF_BLOCKS = (contract.KV_CACHE_ALLOC_NEW_BLOCKS, contract.KV_CACHE_ALLOC_TOTAL_BLOCKS)
 
 
 class TritonTransport:
@@ -198,6 +200,7 @@ def read_chunk(response: Any) -> Chunk:
     ids: list[int] = []
     log_probs: tuple[float, ...] = ()
     arrival_ns = first_token_ns = sequence = 0
+    blocks: dict[str, int] = {}
     for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=True):
         if tensor.name == contract.OUTPUT_IDS.name:
             ids = np.frombuffer(raw, dtype="<i4").tolist()
@@ -209,8 +212,11 @@ def read_chunk(response: Any) -> Chunk:
             sequence = int.from_bytes(raw, "little")
         elif tensor.name == contract.OUTPUT_LOG_PROBS.name:
             log_probs = tuple(np.frombuffer(raw, dtype="<f4").tolist())
+        else:
+            blocks[tensor.name] = int.from_bytes(raw, "little")
     is_final = response.parameters["triton_final_response"].bool_param
-    return Chunk(ids, is_final, sequence, log_probs, arrival_ns, first_token_ns)
+    counts = (blocks.get(spec.name) for spec in (contract.KV_CACHE_REUSED_BLOCKS, *OUTPUTS_OF_BLOCKS))
+    return Chunk(ids, is_final, sequence, log_probs, arrival_ns, first_token_ns, *counts)
 
 
 def serialise(request: EngineRequest) -> bytes:
@@ -240,6 +246,11 @@ def serialise(request: EngineRequest) -> bytes:
         tail = service_pb2.ModelInferRequest()
         _add(tail, contract.SEED, request.seed)
         parts.append(tail.SerializeToString())
+    if request.block_counts:
+        more = service_pb2.ModelInferRequest()
+        for spec in OUTPUTS_OF_BLOCKS:
+            more.outputs.add(name=spec.name)
+        parts.append(more.SerializeToString())
     return b"".join(parts)
 
 

@@ -1,8 +1,9 @@
 """The workers: a bounded number of requests in flight, each on its own, until nothing is left to do.
 
-A worker takes one item, sends it, waits for its answer or its end, records the outcome, and takes the
-next. A slot, its KV blocks and its stream are given back before any wait for another attempt. Of a
-failure it is asked whether it can heal; whether the server itself is the trouble is asked of the server.
+A worker takes one task from the feed, sends it, waits for its answer or its end, records the outcome, and
+takes the next. A place, its KV blocks and its stream are given back before any wait for another attempt.
+Of a failure it is asked whether it can heal; whether the server itself is the trouble is asked of the
+server.
 """
 
 from __future__ import annotations
@@ -11,25 +12,30 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from trtb.runner.admission import BlockBudget
 from trtb.runner.answer import Answer, AnswerReader, Choice
 from trtb.runner.endpoint import Endpoint
 from trtb.runner.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     EngineError,
+    QueueFullError,
     RequestError,
 )
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.retry import RetryPolicy, delay_s
+from trtb.runner.schedule_equal import Reused
+from trtb.runner.schedule_feed import Feed
+from trtb.runner.schedule_task import Task
 from trtb.runner.source import MAX_SEED, Item, Refused
 from trtb.runner.transport import EngineRequest, Stream
 
 MAX_CRASHES = 2  # in flight at so many deaths of the server: run alone, so as to take nobody along
-REFUSED_PER_TURN = 100  # lines refused in a row before the event loop gets its turn
+UNSENT_PER_TURN = 100  # lines ended in a row without being sent, before the event loop gets its turn
+DOWN_POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +52,34 @@ class WorkConfig:
 
 
 class Workers:
-    """Sends what the source yields; `on_answer`, `on_error` and `on_refused` each end one line."""
+    """Sends what the feed yields; `on_answer`, `on_error`, `on_refused` and `on_reused` each end one line.
+
+    The feed's servers are the endpoints, in their order.
+    """
 
     def __init__(
         self,
         config: WorkConfig,
         *,
-        source: Iterator[Item | Refused],
+        feed: Feed,
         endpoints: list[Endpoint],
-        budget: BlockBudget,
         renderer: PromptRenderer,
         on_answer: Callable[[Item, Answer], None],
         on_error: Callable[[Item, RequestError], None],
         on_refused: Callable[[Refused], None],
+        on_reused: Callable[[Reused], None],
     ) -> None:
         self._config = config
-        self._source = source
+        self._feed = feed
         self._endpoints = endpoints
-        self._budget = budget
         self._renderer = renderer
         self._on_answer = on_answer
         self._on_error = on_error
         self._on_refused = on_refused
-        self._retries: deque[Item] = deque()
-        self._suspects: deque[Item] = deque()
+        self._on_reused = on_reused
+        self._suspects: deque[Task] = deque()
         self._num_delayed = 0  # waiting for another attempt
         self._num_active = 0  # held by a worker
-        self._is_exhausted = False
         self._is_alone = False  # a suspect is running
         self._is_stopping = False
         self._is_cancelled = False
@@ -110,107 +117,86 @@ class Workers:
 
     async def _work(self) -> None:
         streams: dict[Endpoint, tuple[object, Stream]] = {}
-        while (item := await self._take()) is not None:
+        while (task := await self._take()) is not None:
             try:
-                await self._serve(item, streams)
+                await self._serve(task, streams)
             finally:
-                self._budget.release(item.num_blocks)
+                self._feed.release(task)
                 self._num_active -= 1
                 self._is_alone = False
                 self._notify()
 
-    async def _take(self) -> Item | None:
-        """Return the next item with its KV blocks held, or None when this worker has nothing more to do.
-
-        One worker at a time waits for blocks, so that small requests do not overtake a large one for good.
-        """
-        async with self._turn:
-            item = await self._next_item()
-            while (
-                item is not None and not self._is_stopping and not self._budget.try_acquire(item.num_blocks)
-            ):
-                await self._wait_for_change()
-            if item is not None and self._is_stopping:
-                self._num_active -= 1
-                self._notify()
-                return None
-            return item
-
-    async def _next_item(self) -> Item | None:
-        while not self._is_stopping:
-            item = self._retries.popleft() if self._retries else await self._next_from_source()
-            if item is None and not self._num_active and not self._num_delayed:
-                if not self._suspects:
-                    self._notify()
-                    return None
-                item = self._suspects.popleft()
-                self._is_alone = True
-            if item is not None:
-                self._num_active += 1
-                return item
-            await self._wait_for_change()
-        return None
-
-    async def _next_from_source(self) -> Item | None:
-        num_refused = 0
-        while not self._is_exhausted and not self._is_alone and not self._is_stopping:
-            item = next(self._source, None)
-            if item is None:
-                self._is_exhausted = True
-                self._notify()
-            elif isinstance(item, Item):
-                return item
-            else:
-                self._on_refused(item)
-                num_refused += 1
-                if num_refused % REFUSED_PER_TURN == 0:
+    async def _take(self) -> Task | None:
+        """Return the next task, its place and blocks held, or None when there is nothing more to do."""
+        async with self._turn:  # one worker at a time looks, so that the order is the feed's
+            num_unsent = 0
+            while not self._is_stopping:
+                found = None if self._is_alone else self._feed.take() or self._next_suspect()
+                if isinstance(found, Task):
+                    self._num_active += 1
+                    return found
+                if found is None:
+                    if self._is_done():
+                        self._notify()
+                        return None
+                    await self._wait_for_change()
+                    continue
+                if isinstance(found, Refused):
+                    self._on_refused(found)
+                else:
+                    self._on_reused(found)
+                num_unsent += 1
+                if num_unsent % UNSENT_PER_TURN == 0:
                     await asyncio.sleep(0)
-        return None
+            return None
 
-    async def _serve(self, item: Item, streams: dict[Endpoint, tuple[object, Stream]]) -> None:
+    def _is_done(self) -> bool:
+        is_idle = not (self._num_active or self._num_delayed or self._suspects)
+        return is_idle and self._feed.is_drained
+
+    def _next_suspect(self) -> Task | None:
+        """Return a task that runs alone, once there is nothing else."""
+        if self._num_active or self._num_delayed or not self._suspects or not self._feed.is_drained:
+            return None
+        task = self._feed.take_alone(self._suspects[0].candidate)
+        if task is not None:
+            self._suspects.popleft()
+            self._is_alone = True
+        return task
+
+    async def _serve(self, task: Task, streams: dict[Endpoint, tuple[object, Stream]]) -> None:
         """Make one attempt, and end the line or arrange for another."""
-        endpoint = await self._choose_endpoint()
-        if endpoint is None:
-            return
+        endpoint = self._endpoints[task.server]
         transport, stream = streams.get(endpoint, (None, None))
         if transport is not endpoint.transport or stream is None:  # first use, or a server started again
             stream = endpoint.open_stream()
             streams[endpoint] = endpoint.transport, stream
-        item.attempts += 1
+        task.item.attempts += 1
         endpoint.num_in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.num_in_flight)
         try:
-            answer = await self._attempt(item, stream, endpoint)
+            answer = await self._attempt(task, stream, endpoint)
         except RequestError as exc:
             if self._is_cancelled:
                 return
             error = await self._judge(exc, endpoint)
         else:
-            self._on_answer(item, answer)
+            self._feed.answered(task, answer)
+            if not task.is_leader:
+                self._on_answer(task.item, answer)
             return
         finally:
             endpoint.num_in_flight -= 1
-        self._after_failure(item, error, is_server_down=not endpoint.is_up.is_set())
+        self._after_failure(task, error, is_server_down=not endpoint.is_up.is_set())
 
-    async def _choose_endpoint(self) -> Endpoint | None:
-        """Return the least loaded server that is up, waiting for one; None when the run stops meanwhile."""
-        while not self._is_stopping:
-            up = [endpoint for endpoint in self._endpoints if endpoint.is_up.is_set()]
-            if up:
-                return min(up, key=lambda endpoint: endpoint.num_in_flight)
-            waits = [asyncio.ensure_future(endpoint.is_up.wait()) for endpoint in self._endpoints]
-            await asyncio.wait(waits, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
-        return None
-
-    async def _attempt(self, item: Item, stream: Stream, endpoint: Endpoint) -> Answer:
+    async def _attempt(self, task: Task, stream: Stream, endpoint: Endpoint) -> Answer:
         """Send one request and read its answer.
 
         Raises:
             RequestError: What went wrong with it.
         """
         is_late = False
+        item = task.item
 
         def expire() -> None:
             nonlocal is_late
@@ -221,7 +207,8 @@ class Workers:
         timer = asyncio.get_running_loop().call_later(self._config.request_timeout_s, expire)
         try:
             choices: list[Choice] = []
-            ttft_ns = 0
+            first: AnswerReader | None = None
+            reused_blocks: int | None = None
             for index, prompt in enumerate(item.prompts):
                 reader = AnswerReader(
                     self._renderer,
@@ -231,14 +218,16 @@ class Workers:
                     item.num_copies,
                     item.tool_names,
                 )
-                await stream.send(self._request_of(item, index))
+                await stream.send(self._request_of(task, index))
                 while not reader.is_done:
                     reader.take(await stream.receive())
                     endpoint.heard()
                 if not reader.is_drained:  # a stop string is there: what the engine would add is not wanted
                     stream.cancel()
                 choices += reader.choices()
-                ttft_ns = ttft_ns or reader.ttft_ns
+                first = first or reader
+                if reader.reused_blocks is not None:
+                    reused_blocks = (reused_blocks or 0) + reader.reused_blocks
         except RequestError as exc:
             if is_late:
                 raise DeadlineExceededError(
@@ -248,10 +237,20 @@ class Workers:
             raise
         finally:
             timer.cancel()
-        return Answer(choices, time.monotonic_ns() - started_ns, ttft_ns)
+        assert first
+        return Answer(
+            choices,
+            time.monotonic_ns() - started_ns,
+            first.ttft_ns,
+            first.arrival_ns,
+            first.first_token_ns,
+            reused_blocks,
+        )
 
-    def _request_of(self, item: Item, index: int) -> EngineRequest:
+    def _request_of(self, task: Task, index: int) -> EngineRequest:
+        item = task.item
         sampling = item.sampling
+        part = f"prefix{task.leads}" if task.is_leader else index
         prompt = item.prompts[index]
         greedy = item.is_greedy
         guide = sampling.guide
@@ -262,7 +261,7 @@ class Workers:
         # log probabilities has crashed TensorRT-LLM (its issue 10810)
         streaming = bool(sampling.stop) and item.num_sequences == 1 and not sampling.log_probs
         return EngineRequest(
-            request_id=f"{self._config.run_id}-{item.line}-{index}-{item.attempts}",
+            request_id=f"{self._config.run_id}-{item.line}-{part}-{item.attempts}",
             input_ids=prompt.input_ids,
             max_tokens=prompt.max_tokens,
             end_id=self._config.end_id,
@@ -292,32 +291,47 @@ class Workers:
             return ConnectionLostError(f"the server is down: {error.message}")
         return error
 
-    def _after_failure(self, item: Item, error: RequestError, *, is_server_down: bool) -> None:
-        if isinstance(error, ConnectionLostError) and is_server_down:
+    def _after_failure(self, task: Task, error: RequestError, *, is_server_down: bool) -> None:
+        item = task.item
+        is_crash = isinstance(error, ConnectionLostError) and is_server_down
+        if is_crash:
+            self._feed.lose(task.server)
+        if isinstance(error, QueueFullError):
+            self._feed.note_full(task)
+        if task.is_leader:
+            return  # its lines go on without it
+        if is_crash and not self._is_alone:
             item.crashes += 1
-            if self._is_alone:
-                self._on_error(item, error)
-            elif item.crashes >= MAX_CRASHES:
-                self._suspects.append(item)
+            if item.crashes >= MAX_CRASHES:
+                self._suspects.append(task)
             else:
-                self._retries.append(item)
+                self._feed.put_back(task)
             return
-        wait_s = delay_s(self._config.retry, error, item.attempts, random.random())
+        wait_s = None if is_crash else delay_s(self._config.retry, error, item.attempts, random.random())
         if wait_s is None:
+            self._feed.failed(task)
             self._on_error(item, error)
             return
         self._num_delayed += 1
-        asyncio.get_running_loop().call_later(wait_s, self._requeue, item)
+        asyncio.get_running_loop().call_later(wait_s, self._requeue, task)
 
-    def _requeue(self, item: Item) -> None:
+    def _requeue(self, task: Task) -> None:
         self._num_delayed -= 1
-        self._retries.append(item)
+        self._feed.put_back(task)
         self._notify()
 
     async def _wait_for_change(self) -> None:
+        """Wait until a worker has ended something, or a server may be back."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed.append(future)
-        await future
+        down = [endpoint for endpoint in self._endpoints if not endpoint.is_up.is_set()]
+        if not down:
+            await future
+            return
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(each.is_up.wait()) for each in down]
+        await asyncio.wait([future, *waits], timeout=DOWN_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     def _notify(self) -> None:
         """Wake every waiting worker; each looks again at what there is to do."""

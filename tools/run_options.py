@@ -33,8 +33,11 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
         ConfigError: They contradict each other, or the job file is refused.
         EngineNotFoundError: No engine is meant, or more than one.
     """
+    from trtb.runner.devices import group_devices, parse_groups
     from trtb.runner.job_file import read_job_file
-    from trtb.runner.options import RunOptions
+    from trtb.runner.launch import check_choice
+    from trtb.runner.options import RunOptions, default_start_timeout_s
+    from trtb.runner.schedule import ORDERS
 
     job = read_job_file(config) if config is not None else None
     values = dict(command_line.values)
@@ -46,6 +49,8 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
         )
     if values["on_invalid"] not in ("refuse", "fail"):
         raise ConfigError(f"--on-invalid: {values['on_invalid']!r}; expected refuse or fail")
+    if values["order"] not in ORDERS:
+        raise ConfigError(f"--order: {values['order']!r}; expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}")
     if not 1 <= values["concurrency"] <= MAX_CONCURRENCY:
         raise ConfigError(f"concurrency: {values['concurrency']}; expected 1 to {MAX_CONCURRENCY}")
     for address in values["endpoints"]:
@@ -61,13 +66,41 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
             "--deterministic: the precision is the server's own, and --endpoint names one that is running",
             "start it with: trtb serve --deterministic",
         )
+    _check_parameters(values["trtllm_parameters"], has_endpoints=bool(values["endpoints"]))
+    if values["endpoints"] and (values["device_ids"] or values["launch"] != "auto"):
+        raise ConfigError(
+            "--device-ids, --launch: of a server of our own, and --endpoint names one that is running",
+            "start it with them: trtb serve --device-ids",
+        )
+    values["launch"] = check_choice(values["launch"])
     input_path = values["input_path"]
     values["output"] = values["output"] or input_path.with_name(f"{input_path.stem}.out{input_path.suffix}")
     engine = values.pop("engine")
     stored = find_engine(store, engine, job, is_typed="engine" in command_line.typed)
+    groups = group_devices(parse_groups(values["device_ids"]), stored.manifest)
+    values["device_ids"] = tuple(",".join(group) for group in groups)
+    if values["start_timeout_s"] is None:
+        values["start_timeout_s"] = default_start_timeout_s(stored.manifest)
     known = {option.name for option in fields(RunOptions)}
     assert values.keys() <= known, values.keys() - known
+    if values["trtllm_parameters"] and stored.manifest.backend != "tensorrt_llm":
+        raise ConfigError(
+            f"--trtllm-parameter: {stored.manifest.reference} is an engine of the {stored.manifest.backend} "
+            "backend; expected one of tensorrt_llm",
+            "leave it out; the KV pool of this backend is --num-kv-blocks",
+        )
     return RunOptions(engine_dir=stored.path, manifest=stored.manifest, **values)
+
+
+def _check_parameters(pairs: tuple[str, ...], *, has_endpoints: bool) -> None:
+    from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
+
+    if pairs and has_endpoints:
+        raise ConfigError(
+            "--trtllm-parameter: it is the server's own, and --endpoint names one that is running",
+            "start it with: trtb serve --trtllm-parameter",
+        )
+    parse_parameters(parse_pairs(pairs))
 
 
 def find_engine(

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, say
+from trtb.tools.deploy_options import (
+    DeviceIdsOption,
+    LaunchOption,
+    StartTimeoutOption,
+    TrtllmParameterOption,
+)
 from trtb.tools.validate import AliasOption, EngineOption, MaxLineOption, StrictOption, show
 
 if TYPE_CHECKING:
     from trtb.build.manifest import EngineManifest
+    from trtb.runner.errors import InputRefusedError
     from trtb.runner.options import RunOptions
-    from trtb.runner.report import RunReport
+    from trtb.runner.report import RunReport, ScheduleReport
 
 EndpointOption = Annotated[
     list[str] | None,
@@ -27,6 +34,7 @@ FIELDS = {
     "endpoint": "endpoints",
     "request_timeout": "request_timeout_s",
     "model_alias": "model_aliases",
+    "trtllm_parameter": "trtllm_parameters",
     "grace": "grace_s",
     "server_wait": "server_wait_s",
     "start_timeout": "start_timeout_s",
@@ -74,14 +82,36 @@ def run(
     num_kv_blocks: Annotated[
         int | None, typer.Option(min=2, help="KV cache of our own server, in blocks.")
     ] = None,
+    device_ids: DeviceIdsOption = None,
+    launch: LaunchOption = "auto",
+    trtllm_parameter: TrtllmParameterOption = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="prefix: what begins alike together; length: longest first; input; auto: by the file."
+        ),
+    ] = "auto",
+    queue_size: Annotated[
+        int, typer.Option(min=1, help="Most requests that wait, ready to be sent, beside those in flight.")
+    ] = 256,
+    dedup: Annotated[
+        bool | None,
+        typer.Option(
+            "--dedup/--no-dedup",
+            help="Compute equal greedy or seeded requests once; default: where answers are exact.",
+        ),
+    ] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to drain after the first Ctrl-C.")] = 30.0,
     server_wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server of others to come back.")
     ] = 60.0,
-    start_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for our own server.")] = 300.0,
+    start_timeout: StartTimeoutOption = None,
     config: Annotated[
         Path | None, typer.Option(help="A job file (YAML) of these options; what is typed here wins over it.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file, print the plan, and start nothing.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Answer every line of a file; the same command resumes a run that was stopped.
@@ -90,6 +120,7 @@ def run(
     """
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
+    from trtb.runner.devices import read_devices
     from trtb.tools.run_options import Typed, choose_options
 
     values = {
@@ -113,13 +144,19 @@ def run(
         "follow": follow,
         "deterministic": deterministic,
         "num_kv_blocks": num_kv_blocks,
+        "device_ids": read_devices(device_ids or ""),
+        "launch": launch,
+        "trtllm_parameters": tuple(trtllm_parameter or ()),
+        "order": order,
+        "queue_size": queue_size,
+        "dedup": dedup,
     }
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     typed = frozenset(
         FIELDS.get(name, name) for name, source in sources.items() if source and source.name == "COMMANDLINE"
     )
     options = choose_options(Typed(values, typed), config, EngineStore(trtb_home()))
-    return _run(options, as_json)
+    return _plan(options, as_json) if dry_run else _run(options, as_json)
 
 
 @command
@@ -177,6 +214,33 @@ def output_of(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".run")) if path.name.endswith(".run") else path
 
 
+def _plan(options: RunOptions, as_json: bool) -> int:
+    from trtb.runner.dry_run import plan_run
+    from trtb.runner.errors import InputRefusedError
+
+    try:
+        sentence, figures = plan_run(options)
+    except InputRefusedError as exc:
+        return _refuse(exc, as_json)
+    if as_json:
+        put_json(figures)
+    else:
+        put(f"{figures['total']} requests; {sentence}")
+    return 0
+
+
+def _refuse(exc: InputRefusedError, as_json: bool) -> int:
+    """Print every fault of a refused file; raises the error again where people read it."""
+    if as_json:
+        from trtb.runner.validate import to_json
+
+        error = {"code": exc.code, "message": exc.message, "hint": exc.hint}
+        put_json({"error": error, "validation": to_json(exc.report)})
+        return exc.exit_code
+    show(exc.report, to=say)
+    raise exc
+
+
 def _run(options: RunOptions, as_json: bool) -> int:
     from trtb.runner.errors import InputRefusedError
     from trtb.runner.run import run_batch
@@ -186,14 +250,7 @@ def _run(options: RunOptions, as_json: bool) -> int:
         with shown_progress() as observer:
             made = run_batch(options, observer)
     except InputRefusedError as exc:
-        if as_json:
-            from trtb.runner.validate import to_json
-
-            error = {"code": exc.code, "message": exc.message, "hint": exc.hint}
-            put_json({"error": error, "validation": to_json(exc.report)})
-            return exc.exit_code
-        show(exc.report, to=say)
-        raise
+        return _refuse(exc, as_json)
     if as_json:
         put(made.model_dump_json(indent=2))
     else:
@@ -222,9 +279,29 @@ def show_report(found: RunReport) -> None:
                 f"{name:<10} p50 {times.p50_ms / 1e3:.2f} s, p90 {times.p90_ms / 1e3:.2f} s, "
                 f"p99 {times.p99_ms / 1e3:.2f} s"
             )
+    if found.schedule:
+        put(f"order      {_describe_schedule(found.schedule)}")
+    if found.admission and found.admission.num_full:
+        put(
+            f"admission  refused {found.admission.num_full} times for want of room; "
+            f"held to {found.admission.min_bound} in flight at the least"
+        )
+    if found.reused:
+        put(f"reused     {found.reused} answers are those of equal requests")
     if found.server_restarts:
         put(f"server     started again {found.server_restarts} times")
     for failure in found.failures:
         put(f"failed     {failure.count} {failure.code}, such as {', '.join(map(repr, failure.samples))}")
     for warning in found.warnings:
         put(f"warning    {warning}")
+
+
+def _describe_schedule(schedule: ScheduleReport) -> str:
+    text = f"{schedule.order}: {schedule.why}"
+    if schedule.order == "prefix":
+        text += f"; {schedule.num_grouped} requests in {schedule.num_prefixes} prefixes"
+    if schedule.expected_reuse is not None:
+        text += f"; reuse of prompt tokens {schedule.expected_reuse:.1%} expected"
+    if schedule.seen_reuse is not None:
+        text += f", {schedule.seen_reuse:.1%} seen ({schedule.seen_by})"
+    return text

@@ -46,6 +46,7 @@ OPTIONS: dict[str, Any] = {
     "num_sequences": 3,
     "log_probs": True,
     "guide": ("json", "{}"),
+    "block_counts": True,
 }
 REQUESTS = {
     "plain": PLAIN,

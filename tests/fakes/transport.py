@@ -67,8 +67,13 @@ class FakeServer:
     company: dict[str, int] = field(
         default_factory=dict
     )  # request id -> in flight when it was sent, itself too
+    events: list[tuple[str, str]] = field(default_factory=list)  # ("sent" or "ended", request id)
     num_deaths: int = 0
     streams: set[FakeStream] = field(default_factory=set)
+
+    def ended_before(self, one: str, other: str) -> bool:
+        """Say whether a request had ended when another was sent."""
+        return self.events.index(("ended", one)) < self.events.index(("sent", other))
 
     def die(self, back_after_ticks: int | None) -> None:
         """Break every stream; come back later, or never."""
@@ -152,6 +157,7 @@ class FakeStream:
     def _note(self, request: EngineRequest) -> None:
         server = self._server
         server.sent.append(request)
+        server.events.append(("sent", request.request_id))
         server.in_flight.add(request.request_id)
         server.max_in_flight = max(server.max_in_flight, len(server.in_flight))
         server.company[request.request_id] = len(server.in_flight)
@@ -183,6 +189,7 @@ class FakeStream:
     def _end(self) -> None:
         if self._request is not None:
             self._server.in_flight.discard(self._request.request_id)
+            self._server.events.append(("ended", self._request.request_id))
         self._request = None
         for timer in self._timers:
             timer.cancel()

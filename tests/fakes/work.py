@@ -10,13 +10,17 @@ from fakes.clock import run_virtual
 from fakes.renderer import END_ID, FakeRenderer
 from fakes.transport import FakeServer, FakeTransport, Reply
 
-from trtb.runner.admission import BlockBudget
+from trtb.runner.admission import Admission
 from trtb.runner.answer import Answer
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import RequestError
+from trtb.runner.prefix_tree import PrefixTree
 from trtb.runner.request import SamplingParams
 from trtb.runner.retry import RetryPolicy
-from trtb.runner.source import Item, Prompt, Refused
+from trtb.runner.schedule_equal import EqualRequests, Reused
+from trtb.runner.schedule_feed import Feed
+from trtb.runner.schedule_index import Planned
+from trtb.runner.source import Item, LinePlace, Prompt, Refused
 from trtb.runner.transport import EngineRequest
 from trtb.runner.workers import WorkConfig, Workers
 
@@ -58,13 +62,18 @@ def scripted(replies: dict[int, list[Reply]]) -> Callable[[EngineRequest], Reply
 class Work:
     """One run of workers, and what came of it."""
 
-    items: Iterable[Item | Refused]
+    items: Iterable[Item | Refused | Planned]
     server: FakeServer
     concurrency: int = 4
     capacity: int = 1000
     max_attempts: int = 3
     request_timeout_s: float = 600.0
     server_wait_s: float = 60.0
+    prepare: Callable[[LinePlace], Item | Refused] = lambda place: item(place.line)
+    tree: PrefixTree | None = None
+    equal: EqualRequests | None = None
+    tokens_per_block: int = 1
+    reused: list[Reused] = field(default_factory=list)
     answers: dict[int, list[Answer]] = field(default_factory=dict)
     errors: dict[int, list[RequestError]] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
@@ -79,8 +88,16 @@ class Work:
         run_virtual(self._run(during))
         return self
 
+    def make_feed(self, is_up: Callable[[int], bool]) -> Feed:
+        """Return what the workers take from; a test may put another in its place."""
+        return Feed(
+            iter(self.items), Admission([self.capacity], self.concurrency), prepare=self.prepare,
+            is_up=is_up, tree=self.tree, equal=self.equal, tokens_per_block=self.tokens_per_block,
+        )  # fmt: skip
+
     async def _run(self, during: Callable[[Work], None]) -> None:
-        self.budget = BlockBudget(self.capacity)
+        self.feed = self.make_feed(lambda _: self.endpoint.is_up.is_set())
+        self.admission = self.feed.admission
         config = EndpointConfig(server_wait_s=self.server_wait_s)
         self.endpoint = Endpoint(config, FakeTransport(self.server))  # type: ignore[arg-type]
         self.endpoint.is_up.set()
@@ -88,13 +105,13 @@ class Work:
             WorkConfig(
                 "run", self.concurrency, self.request_timeout_s, RetryPolicy(self.max_attempts), END_ID, 0, ()
             ),
-            source=iter(self.items),
+            feed=self.feed,
             endpoints=[self.endpoint],
-            budget=self.budget,
             renderer=FakeRenderer(),  # type: ignore[arg-type]
             on_answer=self._on_answer,
             on_error=self._on_error,
             on_refused=lambda refused: self.refused.append(refused.line),
+            on_reused=lambda reused: self.reused.append(reused),
         )  # fmt: skip
         watch = asyncio.ensure_future(self.endpoint.supervise())
         work = asyncio.ensure_future(self.workers.run())
@@ -126,4 +143,4 @@ class Work:
     def _end(self, item: Item) -> None:
         self.ended.append(item.line)
         self.attempts[item.line] = item.attempts
-        self.max_held = max(self.max_held, self.budget.held)
+        self.max_held = max(self.max_held, self.admission.num_held_blocks(0))

@@ -83,9 +83,11 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
     input: {path: in.jsonl, limit: 5, on_invalid: fail, model_aliases: [a, b], strict_params: true,
             max_line_bytes: 1000}
     inference: {engine: e@1, batch_size: 7, default_max_tokens: 9, deterministic: true, num_kv_blocks: 40,
-                endpoints: ["127.0.0.1:8001"], device_ids: [], model_path: m, max_seq_len: 512}
+                endpoints: ["127.0.0.1:8001"], device_ids: "0,1;2,3", launch: docker,
+                model_path: m, max_seq_len: 512,
+                trtllm_parameters: {enable_kv_cache_reuse: false, kv_cache_free_gpu_mem_fraction: 0.5}}
     scheduler: {timeout_ms: 1500, retry_times: 0, grace_ms: 0, server_wait_ms: 2000, start_timeout_ms: 4000,
-                queue_size: 0, order: input}
+                queue_size: 32, order: prefix, dedup: false}
     output: {path: /o/out.jsonl, follow: f.jsonl, overwrite: true}
     cache: {enabled: false, capacity_gb: 0, eviction_policy: lru, sync_interval_ms: 0}
     monitoring: {enabled: false}
@@ -103,7 +105,13 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
         "default_max_tokens": 9,
         "deterministic": True,
         "num_kv_blocks": 40,
+        "trtllm_parameters": ("enable_kv_cache_reuse=false", "kv_cache_free_gpu_mem_fraction=0.5"),
+        "device_ids": ("0,1", "2,3"),
+        "launch": "docker",
         "endpoints": ("127.0.0.1:8001",),
+        "queue_size": 32,
+        "order": "prefix",
+        "dedup": False,
         "request_timeout_s": 1.5,
         "max_attempts": 1,
         "grace_s": 0,
@@ -148,9 +156,6 @@ def test_a_fault_is_told_with_its_line(tmp_path: Path, text: str, line: int, wor
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
-        ("inference", "device_ids", "[0]", "[]"),
-        ("scheduler", "queue_size", "10", "0"),
-        ("scheduler", "order", "prefix", "'input'"),
         ("cache", "enabled", "true", "false"),
         ("cache", "enabled", "0", "false"),
         ("cache", "capacity_gb", "4", "0"),
@@ -168,7 +173,7 @@ def test_a_key_of_a_later_version_is_refused_not_ignored(
 
 
 def test_every_fault_is_told_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "scheduler:\n  order: length\n  retries: 2\ncache:\n  enabled: true\n")
+    message = refusal(tmp_path, "scheduler:\n  order: sideways\n  retries: 2\ncache:\n  enabled: true\n")
     assert [int(number) for number in re.findall(r"job\.yaml:(\d+): ", message)] == [2, 3, 5]
 
 
@@ -229,6 +234,89 @@ def test_deterministic_and_an_endpoint_contradict_each_other_wherever_they_stand
         choose(store, config, input_path=tmp_path / "i", endpoints=("h:1",))
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("[]", ()),
+        ("3", ("3",)),
+        ("[0, 1]", ("0,1",)),
+        ("[[0, 1], [2, 3]]", ("0,1", "2,3")),
+        ("0;1", ("0", "1")),
+    ],
+)
+def test_gpus_may_stand_as_text_or_as_lists(tmp_path: Path, text: str, read: tuple[str, ...]) -> None:
+    job = read_job_file(write(tmp_path, f"inference: {{device_ids: {text}}}"))
+    assert job.options == {"device_ids": read}
+
+
+def test_gpus_that_are_none_are_refused_with_their_line(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "inference:\n  batch_size: 3\n  device_ids: [0, x]\n")
+    assert "job.yaml:3: inference.device_ids: 'x'" in message
+
+
+def test_gpus_of_the_job_file_are_cut_into_servers_and_are_not_for_servers_of_others(
+    tmp_path: Path, store: EngineStore
+) -> None:
+    commit(
+        store,
+        "gpu",
+        backend="tensorrt_llm",
+        compute_capability="sm_90",
+        build_config={"tp_size": 2, "pp_size": 1},
+    )
+    path = write(tmp_path, "input: {path: in.jsonl}\ninference: {device_ids: [0, 1, 2, 3]}\n")
+    assert choose(store, path).device_ids == ("0,1", "2,3")
+    assert choose(store, path, start_timeout_s=None).start_timeout_s == 300
+    with pytest.raises(ConfigError, match="has 2 ranks"):
+        choose(store, path, device_ids=("0",))
+    with pytest.raises(ConfigError, match="--endpoint names one that is running"):
+        choose(store, path, endpoints=("h:1",))
+    commit(store, "cpu")
+    with pytest.raises(ConfigError, match="runs on the CPU"):
+        choose(store, path, engine="cpu")
+
+
+def test_a_parameter_of_the_gpu_server_is_checked_where_it_stands(tmp_path: Path) -> None:
+    text = "inference:\n  trtllm_parameters:\n    {}\n    decoding_mode: top_k\n"
+    message = refusal(tmp_path, text.format("kv_cache_free_gpu_memory_fraction: 0.5"))
+    assert "job.yaml:3: inference.trtllm_parameters: parameter kv_cache_free_gpu_memory_fraction" in message
+    assert "did you mean kv_cache_free_gpu_mem_fraction?" in message
+    message = refusal(tmp_path, text.format("max_beam_width: true"))
+    assert "job.yaml:3: inference.trtllm_parameters: parameter max_beam_width: 'true'" in message
+    assert read_job_file(write(tmp_path, text.format("max_beam_width: 1"))).options == {
+        "trtllm_parameters": ("max_beam_width=1", "decoding_mode=top_k")
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "endpoints", "said"),
+    [
+        (("cuda_graph_mode=true",), (), "a@1 is an engine of the openvino backend"),
+        (("cuda_graph_mode=true",), ("h:1",), "--endpoint names one that is running"),
+        (("cuda_graph_mode",), (), "expected NAME=VALUE"),
+        (("cuda_graph_mode=true", "cuda_graph_mode=false"), (), "cuda_graph_mode: given twice"),
+        (("cuda_graph_mode=maybe",), (), "expected true or false"),
+    ],
+)
+def test_parameters_of_the_gpu_server_that_cannot_be_used_are_refused(
+    tmp_path: Path, store: EngineStore, pairs: tuple[str, ...], endpoints: tuple[str, ...], said: str
+) -> None:
+    commit(store, "a")
+    with pytest.raises(ConfigError) as caught:
+        choose(store, None, input_path=tmp_path / "i", trtllm_parameters=pairs, endpoints=endpoints)
+    assert said in caught.value.message
+
+
+def test_parameters_of_the_gpu_server_reach_a_run_of_a_gpu_engine(tmp_path: Path, store: EngineStore) -> None:
+    commit(store, "a", backend="tensorrt_llm")
+    options = choose(store, None, input_path=tmp_path / "i", trtllm_parameters=("cuda_graph_mode=true",))
+    assert options.trtllm_parameters == ("cuda_graph_mode=true",)
+    assert options.capabilities().guided
+    pairs = ("guided_decoding_backend=off",)
+    off = choose(store, None, input_path=tmp_path / "i", trtllm_parameters=pairs)
+    assert not off.capabilities().guided
+
+
 def test_a_model_finds_its_engine(tmp_path: Path, store: EngineStore) -> None:
     engine = commit(store, "a")
     model = engine.manifest.checkpoint.name
@@ -279,6 +367,7 @@ def sampled_options(manifest: EngineManifest) -> st.SearchStrategy[RunOptions]:
         limit=st.none() | st.integers(1, 9999),
         deterministic=st.booleans(),
         num_kv_blocks=st.none() | st.integers(2, 9999),
+        trtllm_parameters=st.sampled_from([(), ("gpu_device_ids=0,1;2,3", "cuda_graph_mode=true")]),
     )
 
 

@@ -24,6 +24,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         endpoints=tuple(task["endpoints"]),
         concurrency=task["concurrency"],
         overwrite=True,
+        **task.get("options", {}),
     )
     start = time.process_time()
     report = run_batch(options)

@@ -167,6 +167,8 @@ class _Answer:
     def send_failure(self, job: Job, message: str) -> None:
         """Answer with an error; a client that has cancelled no longer listens."""
         code = pb_utils.TritonError.CANCELLED if job.cancelled else pb_utils.TritonError.INTERNAL
+        if job.has_no_room:
+            code = pb_utils.TritonError.UNAVAILABLE  # as where the queue is full: it can be sent again
         _send_error(self._sender, message, code)
 
     def _perf_tensors(self, job: Job) -> list:

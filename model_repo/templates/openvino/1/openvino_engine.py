@@ -213,7 +213,8 @@ class Engine:
                 continue
             del self._live[key]
             if status == IGNORED:
-                self._fail(job, "the KV pool cannot hold this request")
+                job.has_no_room = True  # for now: alone it fits, or submit() would have refused it
+                self._fail(job, "the KV pool cannot hold this request beside the others")
             else:
                 self._finish(job)
 

@@ -60,6 +60,7 @@ class Job:
     next_poll: float = 0.0
     strikes: int = 0  # failing steps this job was part of
     cancelled: bool = False
+    has_no_room: bool = False  # the pool is full of others' blocks
     handle: object = None
 
     @property
