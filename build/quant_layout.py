@@ -16,7 +16,7 @@ from trtb.build.errors import ConfigError
 from trtb.build.quant_schemes import SCHEMES, QuantScheme, get_row
 
 if TYPE_CHECKING:
-    from trtb.build.hf_checkpoint import Linear
+    from trtb.build.checkpoints.hf_checkpoint import Linear
     from trtb.build.manifest import ModelShape
 
 MAX_TP_SIZE: Final = 64

@@ -12,14 +12,14 @@ from trtb.build import hardware
 from trtb.build.manifest import EngineManifest
 from trtb.model_repo import render
 from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
-from trtb.runner.devices import Group, parse_groups
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import ContractMismatchError
-from trtb.runner.fit import Fit, require_fit
-from trtb.runner.launch import Choice, Launch, ServerConfig
-from trtb.runner.launch_embedded import Embedded
+from trtb.runner.launching.devices import Group, parse_groups
+from trtb.runner.launching.fit import Fit, require_fit
+from trtb.runner.launching.launch import Choice, Launch, ServerConfig
+from trtb.runner.launching.launch_embedded import Embedded
+from trtb.runner.launching.place import Place, choose_place
 from trtb.runner.options import RunOptions
-from trtb.runner.place import Place, choose_place
 from trtb.runner.run_folder import RunPaths
 from trtb.runner.server import TritonServer
 from trtb.runner.triton_client import TritonTransport

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trtb.build.errors import ConfigError
 from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters, to_pairs
-from trtb.runner.devices import read_devices
+from trtb.runner.launching.devices import read_devices
 from trtb.runner.run_folder import RunRecord
 from trtb.runner.yaml_lines import YamlDocument, read_yaml
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from trtb.build.manifest import EngineManifest
-from trtb.build.preflight_engine import engine_bytes
+from trtb.build.planning.preflight_engine import engine_bytes
 from trtb.model_repo.trtllm_engine import can_guide
 from trtb.model_repo.trtllm_parameters import parse_pairs
-from trtb.runner.launch import Choice
+from trtb.runner.launching.launch import Choice
 from trtb.runner.reader import DEFAULT_MAX_LINE_BYTES
 from trtb.runner.request import Capabilities
-from trtb.runner.schedule import Order
+from trtb.runner.scheduling.schedule import Order
 from trtb.runner.tool_calls import style_of_template
 
 DEFAULT_CONCURRENCY = 64

@@ -11,7 +11,7 @@ from trtb.runner.errors import RequestError
 from trtb.runner.ledger import ResultRow
 from trtb.runner.records import completed_record, failed_record, failure_of
 from trtb.runner.run_folder import RunRecord
-from trtb.runner.schedule_equal import Reused
+from trtb.runner.scheduling.schedule_equal import Reused
 from trtb.runner.source import Item, Refused
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from trtb.runner import guide_parameters
 from trtb.runner.findings import (
     INVALID_REQUEST,
     Fault,
@@ -21,7 +20,8 @@ from trtb.runner.findings import (
     unsupported,
     warning,
 )
-from trtb.runner.guides import Guide
+from trtb.runner.guiding import guide_parameters
+from trtb.runner.guiding.guides import Guide
 from trtb.runner.parameter_table import BY_NAME, INT32_MAX, INT64_MAX, Endpoint, Parameter
 from trtb.runner.request import Capabilities, SamplingParams
 

@@ -9,7 +9,7 @@ import yaml
 
 from trtb.build import files
 from trtb.build.errors import ConfigError
-from trtb.build.plan import Plan
+from trtb.build.planning.plan import Plan
 
 # what a plan knows and this version's job file cannot hold
 NOT_WRITTEN = ("inference.device_ids", "cache")

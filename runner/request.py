@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtb.runner.guides import Guide
+from trtb.runner.guiding.guides import Guide
 from trtb.runner.tool_calls import ToolStyle
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import psutil
 
-from trtb.runner.drain import wait_drained
 from trtb.runner.errors import ServerStartError
-from trtb.runner.launch import SHM_PREFIX, Launch, Listening, ServerConfig, StartPlan, shm_prefix_of
-from trtb.runner.launch_embedded import Embedded
-from trtb.runner.start_causes import explain
+from trtb.runner.launching.drain import wait_drained
+from trtb.runner.launching.launch import SHM_PREFIX, Launch, Listening, ServerConfig, StartPlan, shm_prefix_of
+from trtb.runner.launching.launch_embedded import Embedded
+from trtb.runner.launching.start_causes import explain
 
 __all__ = ["ServerConfig", "TritonServer", "free_port", "sweep_shared_memory"]
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import psutil
 
-from trtb.build.findings import Finding
 from trtb.build.manifest import EngineManifest
+from trtb.build.planning.findings import Finding
 from trtb.runner import deploy
 from trtb.runner.deploy import Deployment
 from trtb.runner.endpoint import Endpoint, EndpointConfig
-from trtb.runner.fit import find_fit
-from trtb.runner.launch import ServerConfig, StartPlan
-from trtb.runner.place import Place, choose_place
+from trtb.runner.launching.fit import find_fit
+from trtb.runner.launching.launch import ServerConfig, StartPlan
+from trtb.runner.launching.place import Place, choose_place
 from trtb.runner.server import TritonServer
 from trtb.runner.triton_client import TritonTransport
 

@@ -26,9 +26,9 @@ from trtb.runner.outcomes import RowMaker
 from trtb.runner.report import AdmissionReport, ScheduleReport
 from trtb.runner.retry import RetryPolicy
 from trtb.runner.run_folder import RunPaths, RunRecord
-from trtb.runner.schedule_inputs import make_plan_options, make_renderer, make_source
-from trtb.runner.schedule_planner import Planner
-from trtb.runner.schedule_report import admission_figures, schedule_figures
+from trtb.runner.scheduling.schedule_inputs import make_plan_options, make_renderer, make_source
+from trtb.runner.scheduling.schedule_planner import Planner
+from trtb.runner.scheduling.schedule_report import admission_figures, schedule_figures
 from trtb.runner.workers import WorkConfig, Workers
 
 log = logging.getLogger(__name__)

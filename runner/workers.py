@@ -27,9 +27,9 @@ from trtb.runner.errors import (
 )
 from trtb.runner.prompt import PromptRenderer
 from trtb.runner.retry import RetryPolicy, delay_s
-from trtb.runner.schedule_equal import Reused
-from trtb.runner.schedule_feed import Feed
-from trtb.runner.schedule_task import Task
+from trtb.runner.scheduling.schedule_equal import Reused
+from trtb.runner.scheduling.schedule_feed import Feed
+from trtb.runner.scheduling.schedule_task import Task
 from trtb.runner.source import MAX_SEED, Item, Refused
 from trtb.runner.transport import EngineRequest, Stream
 

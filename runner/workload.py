@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import ModelShape, TokenIds
-from trtb.build.plan import Workload
-from trtb.build.plan_memory import TOKENS_PER_BLOCK
+from trtb.build.planning.plan import Workload
+from trtb.build.planning.plan_memory import TOKENS_PER_BLOCK
 from trtb.runner.errors import InputFileError
 from trtb.runner.options import capabilities_of
 from trtb.runner.prompt import LengthLimits

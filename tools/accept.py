@@ -50,9 +50,9 @@ def accept(
     Example: trtb accept --backend openvino --num-requests 100
     """
     from trtb.build.files import trtb_home
-    from trtb.runner.accept import accept as accept_host
-    from trtb.runner.accept_evidence import to_text
-    from trtb.runner.accept_state import AcceptOptions
+    from trtb.runner.acceptance.accept import accept as accept_host
+    from trtb.runner.acceptance.accept_evidence import to_text
+    from trtb.runner.acceptance.accept_state import AcceptOptions
 
     own_home = trtb_home() / "cache" / "acceptance"
     options = AcceptOptions(

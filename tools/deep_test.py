@@ -64,7 +64,7 @@ def _generation(backend: str, stored: StoredEngine | None) -> dict[str, Any]:
 
 
 def _write_speed() -> dict[str, Any]:
-    from trtb.build.host_disks import measure_write_speed
+    from trtb.build.probe.host_disks import measure_write_speed
 
     folder = trtb_home()
     say(f"writing {WRITE_BYTES >> 20} MiB to {folder}")

@@ -22,7 +22,8 @@ def list_models(as_json: JsonFlag = False) -> None:
 
     Example: trtb models list
     """
-    from trtb.build import catalogue, checkpoint
+    from trtb.build import checkpoint
+    from trtb.build.checkpoints import catalogue
     from trtb.build.files import trtb_home
 
     pinned = checkpoint.list_pinned(trtb_home())

@@ -13,8 +13,8 @@ from trtb.tools.console import JsonFlag, command, duration, put, put_json, say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtb.build.findings import Finding
-    from trtb.build.plan import Plan
+    from trtb.build.planning.findings import Finding
+    from trtb.build.planning.plan import Plan
 
 _MACHINE = "Machine"
 _FILE = "The file"
@@ -117,7 +117,7 @@ def plan(
     Example: trtb plan --model ./config.json --quant fp8 --gpu H100 --input batch.jsonl
     """
     from trtb.build.hardware import probe
-    from trtb.build.plan import PlanOptions
+    from trtb.build.planning.plan import PlanOptions
     from trtb.runner.plan_job import NOT_WRITTEN, check_is_new, write_job
     from trtb.tools.plan_subject import Subject, Target
 
@@ -208,7 +208,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
 
 def gib(num_bytes: float) -> str:
     """Return a size in GiB, as memory is told."""
-    from trtb.build.preflight_host import gib as told
+    from trtb.build.planning.preflight_host import gib as told
 
     return told(num_bytes)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from trtb.build.backends import choose_backend
 from trtb.build.errors import ConfigError
 from trtb.build.files import trtb_home
-from trtb.build.gpu_catalogue import get_gpu
-from trtb.build.hardware_info import HardwareInfo
-from trtb.build.plan import Plan, PlanOptions, Workload
-from trtb.build.plan_alternatives import alternatives
-from trtb.build.plan_cpu import plan_cpu
-from trtb.build.plan_gpu import plan_gpu
-from trtb.build.plan_memory import Sizes
-from trtb.build.plan_sources import read_sizes, write_tokenizer_of
-from trtb.build.preflight_gpu import GpuDevice, devices_named, devices_of
+from trtb.build.planning.gpu_catalogue import get_gpu
+from trtb.build.planning.plan import Plan, PlanOptions, Workload
+from trtb.build.planning.plan_alternatives import alternatives
+from trtb.build.planning.plan_cpu import plan_cpu
+from trtb.build.planning.plan_gpu import plan_gpu
+from trtb.build.planning.plan_memory import Sizes
+from trtb.build.planning.plan_sources import read_sizes, write_tokenizer_of
+from trtb.build.planning.preflight_gpu import GpuDevice, devices_named, devices_of
+from trtb.build.probe.hardware_info import HardwareInfo
 from trtb.build.quantization import get_scheme
 from trtb.build.store import EngineStore, StoredEngine
 

@@ -20,9 +20,9 @@ from trtb.tools.plan import (
 )
 
 if TYPE_CHECKING:
-    from trtb.build.findings import Finding
-    from trtb.build.hardware_info import HardwareInfo
-    from trtb.build.plan import Plan
+    from trtb.build.planning.findings import Finding
+    from trtb.build.planning.plan import Plan
+    from trtb.build.probe.hardware_info import HardwareInfo
     from trtb.build.store import StoredEngine
     from trtb.tools.plan_subject import Subject, Target
 
@@ -53,9 +53,9 @@ def preflight(
     """
     from trtb.build.errors import ConfigError
     from trtb.build.files import trtb_home
-    from trtb.build.findings import is_blocked, ordered
     from trtb.build.hardware import probe
-    from trtb.build.preflight import check_machine
+    from trtb.build.planning.findings import is_blocked, ordered
+    from trtb.build.planning.preflight import check_machine
     from trtb.build.store import EngineStore
     from trtb.tools.plan_subject import Subject, Target
 
@@ -107,8 +107,8 @@ def preflight(
 def engine_findings(hardware: HardwareInfo, stored: StoredEngine) -> list[Finding]:
     """Return what speaks against serving an engine here."""
     from trtb.build.compatibility import installed_versions
-    from trtb.build.preflight import check_engine
-    from trtb.build.preflight_engine import OPENVINO_RUNTIME, TRTLLM_RUNTIME, runtime_of
+    from trtb.build.planning.preflight import check_engine
+    from trtb.build.planning.preflight_engine import OPENVINO_RUNTIME, TRTLLM_RUNTIME, runtime_of
     from trtb.model_repo.render import num_blocks_for_machine
 
     manifest = stored.manifest
@@ -124,9 +124,9 @@ def engine_findings(hardware: HardwareInfo, stored: StoredEngine) -> list[Findin
 
 def model_findings(subject: Subject, target: Target, quant: str) -> tuple[Plan, list[Finding]]:
     """Return the plan of a model and what speaks against building it."""
-    from trtb.build.plan import PlanOptions
-    from trtb.build.plan_gpu import needs_of
-    from trtb.build.preflight_build import check_host_for_build
+    from trtb.build.planning.plan import PlanOptions
+    from trtb.build.planning.plan_gpu import needs_of
+    from trtb.build.planning.preflight_build import check_host_for_build
     from trtb.build.quantization import get_scheme
 
     made = subject.make_plan(PlanOptions(), None, target, quant)
@@ -141,7 +141,7 @@ def model_findings(subject: Subject, target: Target, quant: str) -> tuple[Plan, 
 def engines_here(hardware: HardwareInfo) -> list[dict[str, Any]]:
     """Return which engines of the store can run on which devices."""
     from trtb.build.files import trtb_home
-    from trtb.build.preflight_engine import runnable_on
+    from trtb.build.planning.preflight_engine import runnable_on
     from trtb.build.store import EngineStore
 
     return [

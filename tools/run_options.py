@@ -33,11 +33,11 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
         ConfigError: They contradict each other, or the job file is refused.
         EngineNotFoundError: No engine is meant, or more than one.
     """
-    from trtb.runner.devices import group_devices, parse_groups
     from trtb.runner.job_file import read_job_file
-    from trtb.runner.launch import check_choice
+    from trtb.runner.launching.devices import group_devices, parse_groups
+    from trtb.runner.launching.launch import check_choice
     from trtb.runner.options import RunOptions, default_start_timeout_s
-    from trtb.runner.schedule import ORDERS
+    from trtb.runner.scheduling.schedule import ORDERS
 
     job = read_job_file(config) if config is not None else None
     values = dict(command_line.values)

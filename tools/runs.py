@@ -120,7 +120,7 @@ def run(
     """
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
-    from trtb.runner.devices import read_devices
+    from trtb.runner.launching.devices import read_devices
     from trtb.tools.run_options import Typed, choose_options
 
     values = {
@@ -215,8 +215,8 @@ def output_of(path: Path) -> Path:
 
 
 def _plan(options: RunOptions, as_json: bool) -> int:
-    from trtb.runner.dry_run import plan_run
     from trtb.runner.errors import InputRefusedError
+    from trtb.runner.launching.dry_run import plan_run
 
     try:
         sentence, figures = plan_run(options)

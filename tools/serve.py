@@ -59,8 +59,8 @@ def serve(
     from trtb.model_repo.render import DeployConfig
     from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
     from trtb.runner.deploy import Deployment
-    from trtb.runner.devices import group_devices, parse_groups, read_devices
-    from trtb.runner.launch import check_choice
+    from trtb.runner.launching.devices import group_devices, parse_groups, read_devices
+    from trtb.runner.launching.launch import check_choice
     from trtb.runner.options import default_start_timeout_s
     from trtb.runner.serving import ServeOptions, serve_engine
 
@@ -105,7 +105,7 @@ def _show_start(options: ServeOptions, as_json: bool) -> int:
     """Print what would be started, and say what speaks against it; return the exit code."""
     from dataclasses import asdict
 
-    from trtb.build.findings import is_blocked
+    from trtb.build.planning.findings import is_blocked
     from trtb.runner.serving import command_line, plan_start
 
     planned = plan_start(options)

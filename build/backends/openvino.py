@@ -19,13 +19,14 @@ from trtb.build.backends.openvino_gguf import GgufSource
 from trtb.build.backends.openvino_hf import HfSource
 from trtb.build.backends.openvino_nncf import compress_weights
 from trtb.build.backends.openvino_runtime import MODEL_FILES, score_texts, smoke_generate
-from trtb.build.backends.openvino_tokenizer import TOKENIZER_FILES, encode_texts
+from trtb.build.backends.openvino_tokenizer import TOKENIZER_FILES
 from trtb.build.calibration import CalibrationSet, select_calibration
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.compatibility import installed_versions
 from trtb.build.config import BuildConfig, resolve_max_seq_len
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import EngineLimits
+from trtb.build.prompt_encoder import encode_texts
 from trtb.build.quantization import check_linears, get_scheme
 from trtb.build.steps import BuildSteps, step_files
 

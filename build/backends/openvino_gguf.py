@@ -11,12 +11,12 @@ from typing import Literal
 from trtb.build import __version__
 from trtb.build.backends.openvino_runtime import gguf_to_ir
 from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build.checkpoints.gguf_checkpoint import check_readable, read_gguf, rewrite
+from trtb.build.checkpoints.hf_checkpoint import Linear
+from trtb.build.checkpoints.tokenizer import check_tokenizer, write_tokenizer
 from trtb.build.compatibility import installed_versions
-from trtb.build.gguf_checkpoint import check_readable, read_gguf, rewrite
-from trtb.build.hf_checkpoint import Linear
 from trtb.build.manifest import ModelShape, TokenIds
 from trtb.build.steps import BuildSteps
-from trtb.build.tokenizer import check_tokenizer, write_tokenizer
 
 _VERSIONS = ("openvino", "openvino-genai", "openvino-tokenizers", "gguf", "tokenizers", "numpy")
 

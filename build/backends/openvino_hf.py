@@ -15,8 +15,8 @@ from trtb.build import __version__
 from trtb.build.backends.openvino_runtime import MODEL_FILES
 from trtb.build.backends.openvino_tokenizer import write_tokenizer_ir
 from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build.checkpoints.hf_checkpoint import Linear, read_hf, write_tokenizer
 from trtb.build.compatibility import installed_versions
-from trtb.build.hf_checkpoint import Linear, read_hf, write_tokenizer
 from trtb.build.manifest import ModelShape, TokenIds
 from trtb.build.steps import BuildSteps
 from trtb.build.toolchain import get_toolchain

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from trtb.build.backends.openvino_runtime import silence_telemetry
@@ -47,11 +46,3 @@ def write_tokenizer_ir(tokenizer: Path, target: Path) -> None:
         openvino.save_model(model, target / f"openvino_{part}.xml")
     del models
     gc.collect()
-
-
-def encode_texts(tokenizer: Path, texts: Iterable[str]) -> list[list[int]]:
-    """Return the texts' token ids, with the token that the model expects at the beginning of a text."""
-    from tokenizers import Tokenizer
-
-    fast = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    return [fast.encode(text).ids for text in texts]

@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from trtb.build import files, kv_cache, quality
 from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine
-from trtb.build.backends.trtllm_compile import CompileRecord, compile_command, compile_engine
-from trtb.build.backends.trtllm_compiler import Compiler, find_compiler
-from trtb.build.backends.trtllm_quantise import (
-    CHECKPOINT_FOLDER,
-    ContainerRoad,
-    Road,
-    ToolchainRoad,
-    needs_container,
-    read_export,
-)
 from trtb.build.calibration import select_calibration
 from trtb.build.checkpoint import PinnedCheckpoint
+from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
 from trtb.build.compatibility import PRIMARY_TRTLLM
 from trtb.build.config import BuildConfig, resolve_max_seq_len
 from trtb.build.errors import (
@@ -34,9 +25,7 @@ from trtb.build.errors import (
     HardwareError,
     ToolchainMissingError,
 )
-from trtb.build.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
 from trtb.build.manifest import EngineLimits, write_record
-from trtb.build.modelopt_request import peak_host_bytes
 from trtb.build.quant_layout import check_layout
 from trtb.build.quantization import (
     check_compute_capability,
@@ -46,10 +35,21 @@ from trtb.build.quantization import (
 )
 from trtb.build.steps import BuildSteps, step_files
 from trtb.build.toolchain import get_toolchain
-from trtb.build.trtllm_checkpoint import CheckpointReport, verify_checkpoint
-from trtb.build.trtllm_options import TrtllmOptions
-from trtb.build.trtllm_rules import CompileTarget, resolve_options
-from trtb.build.trtllm_tensors import CheckpointOptions
+from trtb.build.trtllm.modelopt_request import peak_host_bytes
+from trtb.build.trtllm.trtllm_checkpoint import CheckpointReport, verify_checkpoint
+from trtb.build.trtllm.trtllm_compile import CompileRecord, compile_command, compile_engine
+from trtb.build.trtllm.trtllm_compiler import Compiler, find_compiler
+from trtb.build.trtllm.trtllm_options import TrtllmOptions
+from trtb.build.trtllm.trtllm_quantise import (
+    CHECKPOINT_FOLDER,
+    ContainerRoad,
+    Road,
+    ToolchainRoad,
+    needs_container,
+    read_export,
+)
+from trtb.build.trtllm.trtllm_rules import CompileTarget, resolve_options
+from trtb.build.trtllm.trtllm_tensors import CheckpointOptions
 
 if TYPE_CHECKING:
     from trtb.build.calibration import CalibrationSet

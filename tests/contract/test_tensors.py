@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from trtb.model_repo import contract, pbtxt, render
 from trtb.model_repo.contract import TensorSpec
-from trtb.runner.launch import ServerConfig
+from trtb.runner.launching.launch import ServerConfig
 from trtb.runner.server import TritonServer
 from trtb.runner.transport import EngineRequest
 from trtb.runner.triton_client import TritonTransport, serialise

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trtb.runner.accept_step import StepFailedError
+from trtb.runner.acceptance.accept_step import StepFailedError
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 from fakes.gguf_file import byte_alphabet
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from trtb.build.hf_config import expected_tensors
+from trtb.build.checkpoints.hf_config import expected_tensors
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I8": 1, "U8": 1}
 CONFIG: dict[str, Any] = {

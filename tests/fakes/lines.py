@@ -11,7 +11,7 @@ from trtb.runner.errors import ContextLengthError
 from trtb.runner.line_set import LineSet
 from trtb.runner.reader import RawLine
 from trtb.runner.request import ChatRequest, SamplingParams
-from trtb.runner.schedule_index import LineIndex, Planned
+from trtb.runner.scheduling.schedule_index import LineIndex, Planned
 from trtb.runner.schema import LineParser
 from trtb.runner.source import Item, LinePlace, Prompt, Refused, Source
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtb.build.gpu_catalogue import get_gpu
-from trtb.build.hardware_info import (
+from trtb.build.planning.gpu_catalogue import get_gpu
+from trtb.build.probe.hardware_info import (
     Clocks,
     CpuInfo,
     DiskInfo,

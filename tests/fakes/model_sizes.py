@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trtb.build.plan_memory import Sizes
-from trtb.build.plan_sources import read_sizes
+from trtb.build.planning.plan_memory import Sizes
+from trtb.build.planning.plan_sources import read_sizes
 
 CONFIGS = Path(__file__).parents[1] / "data" / "model_configs"
 NAMES = tuple(sorted(path.stem for path in CONFIGS.glob("*.json")))

@@ -13,7 +13,7 @@ from fakes.transport import FakeServer
 from fakes.work import Work
 
 from trtb.runner.admission import Admission
-from trtb.runner.schedule_planner import Planner, PlanOptions
+from trtb.runner.scheduling.schedule_planner import Planner, PlanOptions
 from trtb.runner.source import Refused
 
 TEXT = "List three colours."

@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 from fakes.hf_folder import write_folder
 
-from trtb.build.hf_checkpoint import HfCheckpoint, load_tensor, read_hf
-from trtb.build.hf_config import expected_tensors
-from trtb.build.safetensors_file import StoredTensor, TensorSpec, to_bf16, write_safetensors
+from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, load_tensor, read_hf
+from trtb.build.checkpoints.hf_config import expected_tensors
+from trtb.build.checkpoints.safetensors_file import StoredTensor, TensorSpec, to_bf16, write_safetensors
 
 Array = np.ndarray[Any, Any]
 Tensors = dict[str, tuple[str, Array]]  # name -> (safetensors' dtype, values in their bits)

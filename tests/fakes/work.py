@@ -14,12 +14,12 @@ from trtb.runner.admission import Admission
 from trtb.runner.answer import Answer
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import RequestError
-from trtb.runner.prefix_tree import PrefixTree
 from trtb.runner.request import SamplingParams
 from trtb.runner.retry import RetryPolicy
-from trtb.runner.schedule_equal import EqualRequests, Reused
-from trtb.runner.schedule_feed import Feed
-from trtb.runner.schedule_index import Planned
+from trtb.runner.scheduling.prefix_tree import PrefixTree
+from trtb.runner.scheduling.schedule_equal import EqualRequests, Reused
+from trtb.runner.scheduling.schedule_feed import Feed
+from trtb.runner.scheduling.schedule_index import Planned
 from trtb.runner.source import Item, LinePlace, Prompt, Refused
 from trtb.runner.transport import EngineRequest
 from trtb.runner.workers import WorkConfig, Workers

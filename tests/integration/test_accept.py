@@ -13,8 +13,8 @@ from typing import Any
 import commands
 import pytest
 
-from trtb.runner import accept_lines
-from trtb.runner.accept_evidence import Evidence
+from trtb.runner.acceptance import accept_lines
+from trtb.runner.acceptance.accept_evidence import Evidence
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -33,9 +33,9 @@ from trtb.model_repo.render import DeployConfig
 from trtb.runner import deploy
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import ServerStartError
-from trtb.runner.launch import ServerConfig
-from trtb.runner.launch_docker import DockerLaunch, sweep_containers
-from trtb.runner.launch_image import Image, ImageLaunch
+from trtb.runner.launching.launch import ServerConfig
+from trtb.runner.launching.launch_docker import DockerLaunch, sweep_containers
+from trtb.runner.launching.launch_image import Image, ImageLaunch
 from trtb.runner.server import TritonServer
 from trtb.runner.triton_client import TritonTransport
 
@@ -220,7 +220,8 @@ def test_a_containers_starter_that_is_killed_takes_it_along(stored, image, tmp_p
     code = (
         "import sys, time\nfrom pathlib import Path\nfrom trtb.build.store import EngineStore\n"
         "from trtb.model_repo.render import DeployConfig\nfrom trtb.runner import deploy\n"
-        "from trtb.runner.launch import ServerConfig\nfrom trtb.runner.launch_docker import DockerLaunch\n"
+        "from trtb.runner.launching.launch import ServerConfig\n"
+        "from trtb.runner.launching.launch_docker import DockerLaunch\n"
         "stored = EngineStore(Path(sys.argv[1])).resolve()\nfolder = Path(sys.argv[2])\n"
         "config = ServerConfig(folder / 'repository', folder, folder / 'server.log')\n"
         "launch = DockerLaunch(sys.argv[3], stored.path, 2)\n"

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from trtb.build.store import EngineStore
-from trtb.runner.guides import Guide, GuideKind, check
+from trtb.runner.guiding.guides import Guide, GuideKind, check
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(300)]
 

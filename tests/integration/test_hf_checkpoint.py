@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from commands import trtb
 
-from trtb.build import checkpoint, tokenizer
+from trtb.build import checkpoint
 from trtb.build.checkpoint import PinnedCheckpoint
-from trtb.build.gguf_checkpoint import read_gguf
-from trtb.build.hf_checkpoint import load_tensor, read_hf, write_tokenizer
-from trtb.build.hf_export import hf_name
-from trtb.build.safetensors_file import from_bf16, to_bf16
+from trtb.build.checkpoints import tokenizer
+from trtb.build.checkpoints.gguf_checkpoint import read_gguf
+from trtb.build.checkpoints.hf_checkpoint import load_tensor, read_hf, write_tokenizer
+from trtb.build.checkpoints.hf_export import hf_name
+from trtb.build.checkpoints.safetensors_file import from_bf16, to_bf16
 
 MODEL = "smollm2-135m-instruct"
 # of the weights that transformers itself makes of the same GGUF file, saved as bf16

@@ -13,14 +13,15 @@ import commands
 import pytest
 import request_lines
 
-from trtb.build import checkpoint, gguf_checkpoint, quality
+from trtb.build import checkpoint, quality
 from trtb.build.backends import openvino, openvino_hf
 from trtb.build.backends.openvino_nncf import compress_weights
 from trtb.build.backends.openvino_runtime import score_texts
-from trtb.build.backends.openvino_tokenizer import encode_texts
+from trtb.build.checkpoints import gguf_checkpoint
 from trtb.build.config import CalibrationConfig, make_config
 from trtb.build.errors import QuantizationError
 from trtb.build.pipeline import build_engine
+from trtb.build.prompt_encoder import encode_texts
 from trtb.build.quantization import get_scheme
 from trtb.build.store import EngineStore, StoredEngine
 from trtb.model_repo.render import render_into_engine

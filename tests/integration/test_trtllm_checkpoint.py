@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from fakes import trtllm_checkpoint as fake
 
-from trtb.build import checkpoint, hf_export, quality
+from trtb.build import checkpoint, quality
+from trtb.build.checkpoints import hf_export
+from trtb.build.checkpoints.gguf_checkpoint import read_gguf
+from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, read_hf
+from trtb.build.checkpoints.safetensors_file import TensorSpec, write_safetensors
 from trtb.build.errors import CheckpointUnsupportedError, ConfigError, InsufficientMemoryError
-from trtb.build.gguf_checkpoint import read_gguf
-from trtb.build.hf_checkpoint import HfCheckpoint, read_hf
-from trtb.build.modelopt_request import WORKER_SCRIPT, ExportResult, make_request, read_result
 from trtb.build.quantization import get_scheme
-from trtb.build.safetensors_file import TensorSpec, write_safetensors
 from trtb.build.toolchain import get_toolchain
-from trtb.build.trtllm_checkpoint import CheckpointReport, verify_checkpoint
-from trtb.build.trtllm_tensors import CheckpointOptions
+from trtb.build.trtllm.modelopt_request import WORKER_SCRIPT, ExportResult, make_request, read_result
+from trtb.build.trtllm.trtllm_checkpoint import CheckpointReport, verify_checkpoint
+from trtb.build.trtllm.trtllm_tensors import CheckpointOptions
 from trtb.build.worker import run_worker
 
 pytestmark = pytest.mark.slow

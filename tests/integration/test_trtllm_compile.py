@@ -18,13 +18,13 @@ from fakes import docker, trtllm_build
 from fakes import trtllm_checkpoint as exported
 from fakes.trtllm_zeros import write_zeros
 
-from trtb.build.backends.trtllm_compile import CompileRecord, compile_command, compile_engine
-from trtb.build.backends.trtllm_compiler import Compiler, find_compiler
-from trtb.build.backends.trtllm_container import WORK_FOLDER
-from trtb.build.backends.trtllm_scripts import ScriptJob, run_script
 from trtb.build.errors import CompileError, ConfigError, HardwareError, ToolchainMissingError
-from trtb.build.trtllm_options import TrtllmOptions
-from trtb.build.trtllm_rules import CompileTarget, resolve_options
+from trtb.build.trtllm.trtllm_compile import CompileRecord, compile_command, compile_engine
+from trtb.build.trtllm.trtllm_compiler import Compiler, find_compiler
+from trtb.build.trtllm.trtllm_container import WORK_FOLDER
+from trtb.build.trtllm.trtllm_options import TrtllmOptions
+from trtb.build.trtllm.trtllm_rules import CompileTarget, resolve_options
+from trtb.build.trtllm.trtllm_scripts import ScriptJob, run_script
 
 SYSTEM_PATH = "/usr/bin:/bin"
 
@@ -253,9 +253,7 @@ def test_a_flag_of_another_release_is_named_as_the_cause(
 ) -> None:
     write_zeros(tmp_path / "checkpoint")
     compiler = find_compiler()
-    monkeypatch.setattr(
-        "trtb.build.backends.trtllm_compile.render_argv", lambda *_: ["--enable_xqa", "enable"]
-    )
+    monkeypatch.setattr("trtb.build.trtllm.trtllm_compile.render_argv", lambda *_: ["--enable_xqa", "enable"])
     with pytest.raises(CompileError, match="does not know an option") as caught:
         compiled(compiler, OPTIONS, tmp_path, io.StringIO())
     assert "ended with status 2" in caught.value.message
@@ -282,9 +280,9 @@ def leftovers(folder: Path) -> list[psutil.Process]:
 COMPILE = """
 import io, sys
 from pathlib import Path
-from trtb.build.backends.trtllm_compile import compile_engine
-from trtb.build.backends.trtllm_compiler import Compiler, find_compiler
-from trtb.build.trtllm_options import TrtllmOptions
+from trtb.build.trtllm.trtllm_compile import compile_engine
+from trtb.build.trtllm.trtllm_compiler import Compiler, find_compiler
+from trtb.build.trtllm.trtllm_options import TrtllmOptions
 folder = Path(sys.argv[1])
 program = Path(sys.argv[2]) if sys.argv[2] else None
 compiler = Compiler(program, sys.argv[3] or None, versions={"tensorrt_llm": "1.2.1"})

@@ -102,7 +102,7 @@ def test_one_corruption_is_refused_or_found(
 
 
 def test_sizes_of_the_fakes_are_those_of_the_format() -> None:
-    from trtb.build.safetensors_file import TensorSpec
+    from trtb.build.checkpoints.safetensors_file import TensorSpec
 
     for dtype in SIZES:
         assert num_bytes(dtype, (3, 2)) == TensorSpec("a", dtype, (3, 2)).size_bytes

@@ -8,14 +8,14 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from trtb.build.errors import ConfigError
-from trtb.build.gpu_catalogue import GPUS
 from trtb.build.manifest import ModelShape
-from trtb.build.plan import Plan, PlanOptions, Workload
-from trtb.build.plan_cpu import plan_cpu
-from trtb.build.plan_gpu import needs_of, plan_gpu
-from trtb.build.plan_memory import Sizes
-from trtb.build.preflight import check_build, is_blocked
-from trtb.build.preflight_gpu import devices_named
+from trtb.build.planning.gpu_catalogue import GPUS
+from trtb.build.planning.plan import Plan, PlanOptions, Workload
+from trtb.build.planning.plan_cpu import plan_cpu
+from trtb.build.planning.plan_gpu import needs_of, plan_gpu
+from trtb.build.planning.plan_memory import Sizes
+from trtb.build.planning.preflight import check_build, is_blocked
+from trtb.build.planning.preflight_gpu import devices_named
 from trtb.build.quant_schemes import SCHEMES
 
 GPU_SCHEMES = [row for row in SCHEMES if row.backend == "tensorrt_llm"]

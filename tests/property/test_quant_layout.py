@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from trtb.build.checkpoints.hf_checkpoint import Linear
 from trtb.build.errors import ConfigError
-from trtb.build.hf_checkpoint import Linear
 from trtb.build.manifest import ModelShape
 from trtb.build.quantization import SCHEMES, QuantScheme, check_layout, get_scheme
 

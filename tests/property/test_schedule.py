@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trtb.runner.admission import Admission
 from trtb.runner.answer import Answer, Choice
 from trtb.runner.errors import ConnectionLostError, EngineError, QueueFullError
-from trtb.runner.prefix_tree import (
+from trtb.runner.scheduling.prefix_tree import (
     KEY_BYTES,
     MIN_SEGMENT_BLOCKS,
     NO_NODE,
@@ -23,11 +23,11 @@ from trtb.runner.prefix_tree import (
     num_shared_keys,
     settle,
 )
-from trtb.runner.schedule import blend
-from trtb.runner.schedule_feed import OVERTAKES_PER_PLACE, Feed
-from trtb.runner.schedule_sort import SpillSorter
-from trtb.runner.schedule_survey import BEGINNING_BYTES, BeginningSketch
-from trtb.runner.schedule_task import Task
+from trtb.runner.scheduling.schedule import blend
+from trtb.runner.scheduling.schedule_feed import OVERTAKES_PER_PLACE, Feed
+from trtb.runner.scheduling.schedule_sort import SpillSorter
+from trtb.runner.scheduling.schedule_survey import BEGINNING_BYTES, BeginningSketch
+from trtb.runner.scheduling.schedule_task import Task
 from trtb.runner.transport import EngineRequest
 
 WIDTH = 2

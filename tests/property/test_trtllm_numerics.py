@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trtb.build.trtllm_numerics import (
+from trtb.build.trtllm.trtllm_numerics import (
     E2M1,
     E4M3,
     decode_e4m3,

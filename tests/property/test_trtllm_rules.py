@@ -10,10 +10,10 @@ from fakes.trtllm_zeros import make_config
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trtb.build.backends.trtllm_engine import EngineFolder, verify_engine
 from trtb.build.errors import ConfigError
-from trtb.build.trtllm_options import REFUSED, TrtllmOptions, allowed_values, given_text, render_argv
-from trtb.build.trtllm_rules import CompileTarget, ResolvedOptions, resolve_options
+from trtb.build.trtllm.trtllm_engine import EngineFolder, verify_engine
+from trtb.build.trtllm.trtllm_options import REFUSED, TrtllmOptions, allowed_values, given_text, render_argv
+from trtb.build.trtllm.trtllm_rules import CompileTarget, ResolvedOptions, resolve_options
 
 ALGOS = {
     "bf16": None,

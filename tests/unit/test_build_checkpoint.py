@@ -15,9 +15,10 @@ from fakes.gguf_file import write_tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtb.build import checkpoint, checkpoint_folder, checkpoint_sources
-from trtb.build.catalogue import CATALOGUE, WheelEntry
+from trtb.build import checkpoint
 from trtb.build.checkpoint import check_name, fetch, list_pinned, pin_path, resolve, verify
+from trtb.build.checkpoints import checkpoint_folder, checkpoint_sources
+from trtb.build.checkpoints.catalogue import CATALOGUE, WheelEntry
 from trtb.build.errors import (
     CheckpointChangedError,
     CheckpointError,

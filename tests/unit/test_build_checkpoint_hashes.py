@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trtb.build import checkpoint_hashes, files
-from trtb.build.checkpoint_hashes import find_changes, hash_tree
+from trtb.build import files
+from trtb.build.checkpoints import checkpoint_hashes
+from trtb.build.checkpoints.checkpoint_hashes import find_changes, hash_tree
 from trtb.build.files import sha256_bytes
 
 CONTENT = {"a.bin": b"a" * 3_000_000, "b.json": b"", "sub/c": b"c" * 100, "z": b"z" * 2_000_000}

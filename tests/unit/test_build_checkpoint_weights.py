@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.hf_folder import Tensors, write_index, write_shard
 
-from trtb.build.checkpoint_weights import read_weights
+from trtb.build.checkpoints.checkpoint_weights import read_weights
 from trtb.build.errors import CheckpointError
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

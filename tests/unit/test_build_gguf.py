@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from trtb.build import checkpoint, hardware, prepare
 from trtb.build.backends.base import BuildHost
+from trtb.build.checkpoints.gguf_checkpoint import check_readable, read_gguf, rewrite
+from trtb.build.checkpoints.tokenizer import check_tokenizer, write_tokenizer
 from trtb.build.config import make_config
 from trtb.build.errors import (
     BuildError,
@@ -28,11 +30,9 @@ from trtb.build.errors import (
     InsufficientMemoryError,
     StoreError,
 )
-from trtb.build.gguf_checkpoint import check_readable, read_gguf, rewrite
 from trtb.build.pipeline import build_engine, build_prepared
 from trtb.build.prepare import prepare_build
 from trtb.build.store import EngineStore
-from trtb.build.tokenizer import check_tokenizer, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_large_tensor_is_rewritten_in_parts_with_the_same_result(
 ) -> None:
     source = read_gguf(tiny)
     rewrite(source, tmp_path / "whole.gguf", "Q8_0")
-    monkeypatch.setattr("trtb.build.gguf_checkpoint._CHUNK_VALUES", 1000)
+    monkeypatch.setattr("trtb.build.checkpoints.gguf_checkpoint._CHUNK_VALUES", 1000)
     rewrite(source, tmp_path / "parts.gguf", "Q8_0")
     assert (tmp_path / "parts.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
@@ -189,7 +189,7 @@ def test_control_tokens_are_one_id_each_and_special(tokenizer: Any) -> None:
     ],
 )
 def test_digits_are_split_as_the_pre_tokeniser_says(tmp_path: Path, pre: str, parts: list[str]) -> None:
-    from trtb.build.tokenizer import _pre_tokenizer
+    from trtb.build.checkpoints.tokenizer import _pre_tokenizer
 
     pieces = [piece for piece, _ in _pre_tokenizer(pre).pre_tokenize_str("".join(parts))]
     wanted = {"smollm": ["1", "2", "3", "4", "5", "6", "7", "x"], "llama-bpe": ["123", "456", "7"]}

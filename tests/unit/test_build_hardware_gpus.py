@@ -17,10 +17,11 @@ import pynvml
 import pytest
 from fakes.nvml_library import LIBRARY, Machine, compile_library, no_library
 
-from trtb.build import gpu_child, hardware
-from trtb.build.gpu_child import kernel_module_version, make_report
+from trtb.build import hardware
 from trtb.build.hardware import probe, probe_gpus
-from trtb.build.hardware_info import GpuReport, Problem
+from trtb.build.probe import gpu_child
+from trtb.build.probe.gpu_child import kernel_module_version, make_report
+from trtb.build.probe.hardware_info import GpuReport, Problem
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "hardware"
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes.hf_folder import CONFIG, Tensors, write_folder, write_shard
 
+from trtb.build.checkpoints.hf_checkpoint import Linear, load_tensor, read_hf
+from trtb.build.checkpoints.hf_config import FAMILIES, expected_tensors, read_config
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
-from trtb.build.hf_checkpoint import Linear, load_tensor, read_hf
-from trtb.build.hf_config import FAMILIES, expected_tensors, read_config
 
 
 def llama_tensors(dtype: str = "BF16", **changes: tuple[str, tuple[int, ...]] | None) -> Tensors:

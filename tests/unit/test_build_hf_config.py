@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from trtb.build.checkpoints.hf_config import expected_tensors, has_tied_embeddings, read_config, read_rope
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
-from trtb.build.hf_config import expected_tensors, has_tied_embeddings, read_config, read_rope
 
 
 def config(

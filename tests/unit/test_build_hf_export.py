@@ -13,13 +13,13 @@ from fakes.gguf_file import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, TEMPLATE, wr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtb.build import hf_export
+from trtb.build.checkpoints import hf_export
+from trtb.build.checkpoints.gguf_checkpoint import read_gguf
+from trtb.build.checkpoints.hf_checkpoint import load_tensor, read_hf, write_tokenizer
+from trtb.build.checkpoints.hf_export import unpermute, write_hf
+from trtb.build.checkpoints.safetensors_file import from_bf16, to_bf16
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 from trtb.build.files import sha256_file
-from trtb.build.gguf_checkpoint import read_gguf
-from trtb.build.hf_checkpoint import load_tensor, read_hf, write_tokenizer
-from trtb.build.hf_export import unpermute, write_hf
-from trtb.build.safetensors_file import from_bf16, to_bf16
 
 BIASES = {
     f"blk.{layer}.attn_{name}.bias": (size,)
@@ -134,7 +134,7 @@ def test_a_large_tensor_is_converted_in_parts_with_the_same_result(
 def test_an_engine_s_tokenizer_is_the_same_by_either_road(
     exported: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    from trtb.build.tokenizer import write_tokenizer as write_gguf_tokenizer
+    from trtb.build.checkpoints.tokenizer import write_tokenizer as write_gguf_tokenizer
 
     source, folder = exported
     write_gguf_tokenizer(read_gguf(source), tmp_path / "gguf")

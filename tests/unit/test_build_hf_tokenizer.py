@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes.hf_folder import CONFIG, write_folder
 
+from trtb.build.checkpoints.hf_checkpoint import read_hf, write_tokenizer
+from trtb.build.checkpoints.hf_tokenizer import read_chat_template, read_tokens
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
-from trtb.build.hf_checkpoint import read_hf, write_tokenizer
-from trtb.build.hf_tokenizer import read_chat_template, read_tokens
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
 VOCAB_SIZE = CONFIG["vocab_size"]  # 264, of which the tokenizer has 259

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from trtb.build.cgroups import available_host_bytes, cpu_quota, memory_limit_bytes, own_groups
-from trtb.build.cpu_flags import low_precision_flags
 from trtb.build.errors import HardwareError
-from trtb.build.hardware_info import NumaNode, Problem, Ulimit
-from trtb.build.host_containers import find_container, probe_docker, read_docker_info
-from trtb.build.host_disks import measure_write_speed, mount_of, probe_disk, read_mounts
-from trtb.build.host_probe import (
+from trtb.build.probe.cgroups import available_host_bytes, cpu_quota, memory_limit_bytes, own_groups
+from trtb.build.probe.cpu_flags import low_precision_flags
+from trtb.build.probe.hardware_info import NumaNode, Problem, Ulimit
+from trtb.build.probe.host_containers import find_container, probe_docker, read_docker_info
+from trtb.build.probe.host_disks import measure_write_speed, mount_of, probe_disk, read_mounts
+from trtb.build.probe.host_probe import (
     is_clock_synchronised,
     is_port_free,
     numa_nodes,

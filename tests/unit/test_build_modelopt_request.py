@@ -9,7 +9,8 @@ import pytest
 from fakes import trtllm_checkpoint as fake
 
 from trtb.build.errors import BuildError
-from trtb.build.modelopt_request import (
+from trtb.build.quantization import get_scheme
+from trtb.build.trtllm.modelopt_request import (
     MAX_AWQ_TOKENS,
     WORKER_SCRIPT,
     make_request,
@@ -17,8 +18,7 @@ from trtb.build.modelopt_request import (
     read_result,
     step_inputs,
 )
-from trtb.build.quantization import get_scheme
-from trtb.build.trtllm_tensors import CheckpointOptions
+from trtb.build.trtllm.trtllm_tensors import CheckpointOptions
 
 FIGURES: dict[str, Any] = {
     "num_tokens": 100,

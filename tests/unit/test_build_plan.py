@@ -9,23 +9,24 @@ from fakes.machine import GIB, fake_host, fake_memory
 from fakes.manifest import fake_manifest
 from fakes.model_sizes import CONFIGS, NAMES, model_sizes
 
-from trtb.build import hardware, throughput
+from trtb.build import hardware
+from trtb.build.checkpoints.hf_config import load_object, read_config
 from trtb.build.errors import CheckpointError, ConfigError
-from trtb.build.gpu_catalogue import GPUS, find_gpu, get_gpu
-from trtb.build.hf_config import load_object, read_config
-from trtb.build.plan import PlanOptions, Workload
-from trtb.build.plan_alternatives import alternatives
-from trtb.build.plan_cpu import plan_cpu
-from trtb.build.plan_gpu import plan_gpu
-from trtb.build.plan_memory import (
+from trtb.build.planning import throughput
+from trtb.build.planning.gpu_catalogue import GPUS, find_gpu, get_gpu
+from trtb.build.planning.plan import PlanOptions, Workload
+from trtb.build.planning.plan_alternatives import alternatives
+from trtb.build.planning.plan_cpu import plan_cpu
+from trtb.build.planning.plan_gpu import plan_gpu
+from trtb.build.planning.plan_memory import (
     Sizes,
     cpu_weight_bytes,
     gpu_weight_bytes,
     kv_bytes_per_token,
     peak_build_bytes,
 )
-from trtb.build.plan_sources import read_sizes
-from trtb.build.preflight_gpu import GpuDevice, devices_named
+from trtb.build.planning.plan_sources import read_sizes
+from trtb.build.planning.preflight_gpu import GpuDevice, devices_named
 from trtb.build.quantization import get_scheme
 from trtb.model_repo import pbtxt, render
 

@@ -13,9 +13,22 @@ from fakes.model_sizes import model_sizes
 
 from trtb.build.config import make_config
 from trtb.build.errors import HardwareError, InsufficientMemoryError
-from trtb.build.findings import Finding
-from trtb.build.gpu_catalogue import get_gpu
-from trtb.build.hardware_info import (
+from trtb.build.manifest import FileEntry
+from trtb.build.planning.findings import Finding
+from trtb.build.planning.gpu_catalogue import get_gpu
+from trtb.build.planning.plan import PlanOptions
+from trtb.build.planning.plan_gpu import needs_of, plan_gpu
+from trtb.build.planning.preflight import (
+    check_build,
+    check_engine,
+    check_machine,
+    needs_of_config,
+    raise_if_blocked,
+)
+from trtb.build.planning.preflight_build import BuildNeeds
+from trtb.build.planning.preflight_engine import runnable_on, runtime_of
+from trtb.build.planning.preflight_gpu import devices_named, devices_of
+from trtb.build.probe.hardware_info import (
     CpuInfo,
     DockerInfo,
     GpuProcess,
@@ -27,13 +40,6 @@ from trtb.build.hardware_info import (
     Problem,
     Ulimit,
 )
-from trtb.build.manifest import FileEntry
-from trtb.build.plan import PlanOptions
-from trtb.build.plan_gpu import needs_of, plan_gpu
-from trtb.build.preflight import check_build, check_engine, check_machine, needs_of_config, raise_if_blocked
-from trtb.build.preflight_build import BuildNeeds
-from trtb.build.preflight_engine import runnable_on, runtime_of
-from trtb.build.preflight_gpu import devices_named, devices_of
 from trtb.build.quantization import get_scheme
 
 OPENVINO = {"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0", "openvino-tokenizers": "2026.4.1.0"}
@@ -384,7 +390,7 @@ def test_every_finding_says_what_to_do() -> None:
 
 def codes_in_source() -> set[str]:
     package = Path(__file__).parents[2] / "build"
-    paths = [*package.glob("preflight_*.py"), *package.glob("plan*.py"), package / "preflight.py"]
+    paths = list((package / "planning").glob("p*.py"))
     source = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     return set(re.findall(r'Finding\(\s*"([a-z0-9_]+)"', source))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from trtb.build.checkpoints.hf_checkpoint import Linear
 from trtb.build.errors import ConfigError
-from trtb.build.hf_checkpoint import Linear
 from trtb.build.manifest import ModelShape
 from trtb.build.quantization import check_layout, check_linears, check_parallel, get_scheme
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
-from trtb.build.safetensors_file import (
+from trtb.build.checkpoints.safetensors_file import (
     DTYPE_BITS,
     TensorSpec,
     from_bf16,
@@ -25,6 +24,7 @@ from trtb.build.safetensors_file import (
     to_bf16,
     write_safetensors,
 )
+from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 
 
 def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from fakes import trtllm_checkpoint as fake
 
+from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint
 from trtb.build.errors import ConfigError, QuantizationError
-from trtb.build.hf_checkpoint import HfCheckpoint
 from trtb.build.quantization import get_scheme
-from trtb.build.trtllm_checkpoint import CheckpointReport, verify_checkpoint
-from trtb.build.trtllm_tensors import CheckpointOptions
+from trtb.build.trtllm.trtllm_checkpoint import CheckpointReport, verify_checkpoint
+from trtb.build.trtllm.trtllm_tensors import CheckpointOptions
 
 FIRST = "transformer.layers.0"
 QKV = f"{FIRST}.attention.qkv"

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from trtb.build.backends.trtllm_container import (
+from trtb.build.trtllm.trtllm_container import (
     CHECKPOINT_DIR,
     OUTPUT_DIR,
     WORK_DIR,

@@ -11,9 +11,9 @@ import pytest
 from fakes import trtllm_build
 from fakes.trtllm_zeros import make_config
 
-from trtb.build.backends.trtllm_engine import verify_engine
 from trtb.build.errors import CompileError
-from trtb.build.trtllm_options import TrtllmOptions, render_argv
+from trtb.build.trtllm.trtllm_engine import verify_engine
+from trtb.build.trtllm.trtllm_options import TrtllmOptions, render_argv
 
 OPTIONS = TrtllmOptions(max_seq_len=4096, max_batch_size=64, use_fp8_context_fmha=False)
 CHECKPOINT = make_config(tp_size=2)

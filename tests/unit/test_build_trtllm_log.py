@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtb.build.backends.trtllm_log import CAUSES, MIB, BuildLog, explain, last_lines
 from trtb.build.child_process import ProcessEnd
+from trtb.build.trtllm.trtllm_log import CAUSES, MIB, BuildLog, explain, last_lines
 
 # Each as its program prints it.
 MESSAGES = [

@@ -10,7 +10,7 @@ import pytest
 from fakes.trtllm_build import make_parser
 
 from trtb.build.errors import ConfigError
-from trtb.build.trtllm_options import (
+from trtb.build.trtllm.trtllm_options import (
     REFUSED,
     TrtllmOptions,
     allowed_values,

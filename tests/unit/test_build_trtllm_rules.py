@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trtb.build.errors import ConfigError
-from trtb.build.trtllm_options import render_argv
-from trtb.build.trtllm_rules import CompileTarget, recommend, resolve_options
+from trtb.build.trtllm.trtllm_options import render_argv
+from trtb.build.trtllm.trtllm_rules import CompileTarget, recommend, resolve_options
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "trtllm_build"
 LLAMA = CompileTarget(

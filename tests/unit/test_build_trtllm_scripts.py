@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from trtb.build.backends.trtllm_scripts import (
+from trtb.build.errors import CheckpointUnsafeError, CheckpointUnsupportedError, ConfigError
+from trtb.build.trtllm.trtllm_scripts import (
     CONVERTERS,
     QFORMATS,
     WEIGHT_ONLY,
@@ -20,7 +21,6 @@ from trtb.build.backends.trtllm_scripts import (
     script_argv,
     write_calibration_dataset,
 )
-from trtb.build.errors import CheckpointUnsafeError, CheckpointUnsupportedError, ConfigError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "trtllm_build"
 JOB = ScriptJob(

@@ -15,8 +15,7 @@ import commands
 import psutil
 import pytest
 
-from trtb.build import worker
-from trtb.build import child_process
+from trtb.build import child_process, worker
 from trtb.build.errors import (
     BuildError,
     CheckpointUnsupportedError,

@@ -20,11 +20,11 @@ from fakes.triton import FakeTriton, response
 from packaging.specifiers import SpecifierSet
 
 from trtb.build import __version__
-from trtb.build.backends.trtllm_container import SHM_SIZE, STACK_BYTES
 from trtb.build.compatibility import PRIMARY_TRTLLM
+from trtb.build.trtllm.trtllm_container import SHM_SIZE, STACK_BYTES
 from trtb.runner.errors import RequestError
-from trtb.runner.launch_docker import HOME
-from trtb.runner.launch_image import BACKEND
+from trtb.runner.launching.launch_docker import HOME
+from trtb.runner.launching.launch_image import BACKEND
 from trtb.runner.options import RunOptions
 from trtb.runner.server import ServerConfig
 

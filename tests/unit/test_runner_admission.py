@@ -106,9 +106,7 @@ def test_a_full_server_is_held_to_what_it_had_and_probed_step_by_step():
         bounds.append(admission.last_bound)
     assert bounds[0] == 4
     assert bounds[-1] == 64
-    assert all(
-        later - earlier <= max(1, earlier // 4) for earlier, later in itertools.pairwise(bounds)
-    )
+    assert all(later - earlier <= max(1, earlier // 4) for earlier, later in itertools.pairwise(bounds))
     assert admission.min_bound == 4
 
 

@@ -14,9 +14,9 @@ from trtb.model_repo import pbtxt
 from trtb.model_repo.render import DeployConfig
 from trtb.runner import deploy
 from trtb.runner.deploy import configs_of
-from trtb.runner.launch import ServerConfig
-from trtb.runner.launch_docker import DockerLaunch
-from trtb.runner.launch_image import Image, ImageLaunch
+from trtb.runner.launching.launch import ServerConfig
+from trtb.runner.launching.launch_docker import DockerLaunch
+from trtb.runner.launching.launch_image import Image, ImageLaunch
 from trtb.runner.options import RunOptions, default_start_timeout_s
 
 CONFIG = ServerConfig(

@@ -8,7 +8,7 @@ from fakes.manifest import fake_manifest
 from fakes.trtllm_engine import fake_trtllm_manifest
 
 from trtb.build.errors import ConfigError
-from trtb.runner.devices import choose_devices, group_devices, parse_groups, read_devices, visible
+from trtb.runner.launching.devices import choose_devices, group_devices, parse_groups, read_devices, visible
 
 
 def grouped(text: str, tp_size: int = 1) -> list[str]:

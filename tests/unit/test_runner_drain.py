@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from trtb.runner import drain
-from trtb.runner.drain import wait_drained
+from trtb.runner.launching import drain
+from trtb.runner.launching.drain import wait_drained
 
 METRIC = 'nv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="{}",version="1"}} {}\n'
 

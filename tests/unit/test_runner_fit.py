@@ -11,15 +11,15 @@ from fakes.manifest import fake_manifest
 from fakes.trtllm_engine import fake_trtllm_manifest, write_trtllm_engine
 
 from trtb.build.errors import ConfigError, EngineCorruptError, HardwareError, InsufficientMemoryError
-from trtb.build.findings import raise_if_blocked
-from trtb.build.hardware_info import HardwareInfo
 from trtb.build.manifest import EngineManifest, FileEntry
+from trtb.build.planning.findings import raise_if_blocked
+from trtb.build.probe.hardware_info import HardwareInfo
 from trtb.model_repo.deploy_config import DeployConfig
 from trtb.model_repo.trtllm_parameters import TrtllmDeployConfig
-from trtb.runner import fit as fit_module
-from trtb.runner.fit import Fit, check_embedded, check_release_of_files, find_fit, fit_gpus
-from trtb.runner.launch_image import Image
-from trtb.runner.place import DockerPlace, EmbeddedPlace, ImagePlace, Place
+from trtb.runner.launching import fit as fit_module
+from trtb.runner.launching.fit import Fit, check_embedded, check_release_of_files, find_fit, fit_gpus
+from trtb.runner.launching.launch_image import Image
+from trtb.runner.launching.place import DockerPlace, EmbeddedPlace, ImagePlace, Place
 
 VERSIONS = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48"}
 DOCKER = DockerPlace("image", VERSIONS)

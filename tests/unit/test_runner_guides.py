@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtb.runner.guides import Guide, check
+from trtb.runner.guiding.guides import Guide, check
 
 
 def fault_of(schema: Any) -> str | None:

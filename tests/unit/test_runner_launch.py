@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from trtb.build.errors import ConfigError
-from trtb.runner.launch import (
+from trtb.runner.launching.launch import (
     DRAIN_SCRIPT,
     RANK_SCRIPT,
     Listening,
@@ -21,9 +21,9 @@ from trtb.runner.launch import (
     misleading_variables,
     shm_prefix_of,
 )
-from trtb.runner.launch_docker import DockerLaunch
-from trtb.runner.launch_embedded import Embedded
-from trtb.runner.launch_image import Image, ImageLaunch
+from trtb.runner.launching.launch_docker import DockerLaunch
+from trtb.runner.launching.launch_embedded import Embedded
+from trtb.runner.launching.launch_image import Image, ImageLaunch
 
 LISTENING = Listening("127.0.0.1", 8001, 8002, None, "trtb_7_abc_", admin_key="k")
 CONFIG = ServerConfig(Path("/w/repository"), Path("/w"), Path("/w/server.log"))

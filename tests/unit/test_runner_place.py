@@ -11,10 +11,10 @@ from fakes.manifest import fake_manifest
 from fakes.trtllm_engine import fake_trtllm_manifest
 
 from trtb.build.errors import ConfigError, HardwareError
-from trtb.runner.launch_docker import DockerLaunch
-from trtb.runner.launch_embedded import Embedded
-from trtb.runner.launch_image import ImageLaunch, read_image
-from trtb.runner.place import DockerPlace, EmbeddedPlace, ImagePlace, choose_place, image_of
+from trtb.runner.launching.launch_docker import DockerLaunch
+from trtb.runner.launching.launch_embedded import Embedded
+from trtb.runner.launching.launch_image import ImageLaunch, read_image
+from trtb.runner.launching.place import DockerPlace, EmbeddedPlace, ImagePlace, choose_place, image_of
 
 ENGINE = fake_trtllm_manifest(tp_size=2)
 VERSIONS = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48"}

@@ -9,11 +9,11 @@ from fakes.machine import fake_host
 from fakes.model_sizes import model_sizes
 
 from trtb.build.errors import ConfigError
-from trtb.build.gpu_catalogue import get_gpu
-from trtb.build.plan import Plan, PlanOptions
-from trtb.build.plan_cpu import plan_cpu
-from trtb.build.plan_gpu import plan_gpu
-from trtb.build.preflight_gpu import devices_named
+from trtb.build.planning.gpu_catalogue import get_gpu
+from trtb.build.planning.plan import Plan, PlanOptions
+from trtb.build.planning.plan_cpu import plan_cpu
+from trtb.build.planning.plan_gpu import plan_gpu
+from trtb.build.planning.preflight_gpu import devices_named
 from trtb.build.quantization import get_scheme
 from trtb.runner.job_file import read_job_file
 from trtb.runner.plan_job import build_command, check_is_new, write_job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtb.runner.schedule import Look, PlanFigures, blend, choose_by_look, choose_by_plan
+from trtb.runner.scheduling.schedule import Look, PlanFigures, blend, choose_by_look, choose_by_plan
 
 
 @pytest.mark.parametrize(

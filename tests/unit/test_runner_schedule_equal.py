@@ -10,7 +10,7 @@ from fakes.transport import Answers, Fails, FakeServer
 from fakes.work import line_of
 
 from trtb.runner.errors import EngineError
-from trtb.runner.schedule_planner import Planner
+from trtb.runner.scheduling.schedule_planner import Planner
 
 
 def equal_pairs(planner: Planner) -> dict[int, int]:

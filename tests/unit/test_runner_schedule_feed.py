@@ -12,8 +12,8 @@ from fakes.work import Work, item, line_of
 from trtb.runner.admission import Admission, Demand
 from trtb.runner.answer import Answer, Choice
 from trtb.runner.errors import EngineError, QueueFullError
-from trtb.runner.schedule_feed import Feed
-from trtb.runner.schedule_task import Candidate, Task
+from trtb.runner.scheduling.schedule_feed import Feed
+from trtb.runner.scheduling.schedule_task import Candidate, Task
 from trtb.runner.transport import EngineRequest
 
 WIDTH = 2

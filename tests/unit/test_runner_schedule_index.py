@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fakes.lines import FakeSource, indexed
 
-from trtb.runner.prefix_tree import NO_NODE, block_keys
+from trtb.runner.scheduling.prefix_tree import NO_NODE, block_keys
 
 A, B = [1, 2, 3, 4, 5, 6, 7, 8], [9, 8, 7, 6, 5, 4, 3, 2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtb.runner.answer import Answer, Choice
-from trtb.runner.schedule_reuse import ReuseMeter
+from trtb.runner.scheduling.schedule_reuse import ReuseMeter
 
 MS = 1_000_000
 

@@ -11,8 +11,9 @@ import sys
 import psutil
 import pytest
 
-from trtb.runner import launch_embedded, server
+from trtb.runner import server
 from trtb.runner.errors import ServerStartError
+from trtb.runner.launching import launch_embedded
 from trtb.runner.server import DIE_WITH_PARENT, ServerConfig, TritonServer
 
 

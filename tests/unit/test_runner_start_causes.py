@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtb.runner.start_causes import explain
+from trtb.runner.launching.start_causes import explain
 
 MESSAGES = {
     "tensorrt_version": "[TRT] [E] IRuntime::deserializeCudaEngine: Error Code 1: Serialization (The engine "

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from fakes.gpu_image import record
 
 from trtb.model_repo import pbtxt, render
-from trtb.runner.launch import ServerConfig
-from trtb.runner.launch_embedded import Embedded, find_install
+from trtb.runner.launching.launch import ServerConfig
+from trtb.runner.launching.launch_embedded import Embedded, find_install
 
 KNOWN = {
     "model-repository", "model-control-mode", "load-model", "disable-auto-complete-config",
@@ -96,7 +96,7 @@ def serve(arguments: list[str], values: dict[str, str], model: Any) -> None:
 
 
 def _listening(values: dict[str, str], prefix: str) -> Any:
-    from trtb.runner.launch import Listening
+    from trtb.runner.launching.launch import Listening
 
     return Listening(
         values["grpc-address"], int(values["grpc-port"]), int(values["metrics-port"]), None, prefix

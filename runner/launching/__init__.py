@@ -1,0 +1,1 @@
+"""Where an engine's server runs, whether the engine fits there, and how it is started."""

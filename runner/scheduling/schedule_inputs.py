@@ -1,0 +1,64 @@
+"""What a plan is made from, by a run's options: the renderer, the source and the planner's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trtb.runner.line_set import LineSet
+from trtb.runner.options import RunOptions
+from trtb.runner.prompt import LengthLimits, PromptRenderer
+from trtb.runner.scheduling.schedule_planner import PlanOptions
+from trtb.runner.schema import LineParser
+from trtb.runner.source import Source
+
+
+def make_renderer(options: RunOptions, pool: int | None) -> PromptRenderer:
+    """Return the renderer of an engine's prompts; `pool` is its KV blocks, None where that is not known."""
+    manifest = options.manifest
+    max_seq_len = manifest.limits.max_seq_len
+    if pool is not None:
+        # one block stays free in the engine for the token that a step is about to make
+        max_seq_len = min(max_seq_len, (pool - 1) * manifest.limits.tokens_per_block)
+    return PromptRenderer(
+        options.engine_dir / "tokenizer",
+        LengthLimits(max_seq_len, options.default_max_tokens),
+        manifest.model.vocab_size,
+        frozenset(manifest.tokens.eos),
+    )
+
+
+def make_source(
+    options: RunOptions,
+    renderer: PromptRenderer,
+    done: LineSet,
+    duplicates: LineSet,
+    pool: int | None,
+    *,
+    seed_base: str,
+) -> Source:
+    """Return the lines of the input that are to do."""
+    return Source(
+        options.input_path,
+        parser=LineParser(options.model_names, options.strict_params, options.capabilities()),
+        renderer=renderer,
+        done=done,
+        duplicates=duplicates,
+        limit=options.limit,
+        max_line_bytes=options.max_line_bytes,
+        tokens_per_block=options.manifest.limits.tokens_per_block,
+        max_blocks=None if pool is None else pool - 1,
+        seed_base=seed_base,
+    )
+
+
+def make_plan_options(options: RunOptions, folder: Path, *, is_exact: bool) -> PlanOptions:
+    """Return the planner's settings; equal requests are looked for where asked for, or answers are exact."""
+    return PlanOptions(
+        order=options.order,
+        is_dedup=is_exact if options.dedup is None else options.dedup,
+        queue_size=options.queue_size,
+        concurrency=options.concurrency,
+        default_max_tokens=options.default_max_tokens,
+        tokens_per_block=options.manifest.limits.tokens_per_block,
+        folder=folder,
+    )

@@ -1,0 +1,40 @@
+"""What planning and admission tell of themselves in a run's report."""
+
+from __future__ import annotations
+
+from trtb.runner.admission import Admission
+from trtb.runner.report import AdmissionReport, ScheduleReport
+from trtb.runner.scheduling.schedule_feed import Feed
+from trtb.runner.scheduling.schedule_planner import Planner
+
+
+def schedule_figures(planner: Planner, feed: Feed) -> ScheduleReport:
+    """Return the order that was taken, what was expected of it, and what was seen."""
+    is_prefix = planner.choice.order == "prefix"
+    figures = planner.figures
+    seen = feed.meter.result() if is_prefix else None
+    return ScheduleReport(
+        order=planner.choice.order,
+        why=planner.choice.why,
+        planning_s=round(planner.duration_s, 3),
+        num_prefixes=figures.num_prefixes if figures else 0,
+        num_grouped=figures.num_grouped if figures else 0,
+        num_leaders=feed.meter.num_leaders,
+        expected_reuse=round(figures.reuse_share, 4) if figures and is_prefix else None,
+        seen_reuse=round(seen[0], 4) if seen else None,
+        seen_by=seen[1] if seen else None,
+    )
+
+
+def admission_figures(admission: Admission) -> AdmissionReport:
+    """Return what bounded the requests in flight."""
+    known = [capacity for capacity in admission.capacities if capacity is not None]
+    return AdmissionReport(
+        policy="learned" if admission.can_preempt else "worst_case",
+        num_kv_blocks=sum(known) if known else None,
+        max_blocks_held=admission.max_blocks_held,
+        output_share=round(admission.lengths.share, 3),
+        num_full=admission.num_full,
+        min_bound=admission.min_bound,
+        last_bound=admission.last_bound,
+    )
