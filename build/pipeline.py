@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from trtb.build import __version__, files
-from trtb.build.backends.base import BuildHost, BuiltEngine
+from trtb.build.backends.base import BuildHost, BuiltCheckpoint, BuiltEngine
 from trtb.build.config import BuildConfig
 from trtb.build.errors import BuildError, ConfigError, QuantizationError
 from trtb.build.manifest import EngineManifest, QualityReport, write_record
@@ -121,13 +121,14 @@ def build_prepared(
     return stored
 
 
-def build_checkpoint(prepared: PreparedBuild, *, check_memory: bool = True) -> Path:
-    """Quantise and verify, do not compile; return the folder of the engine toolchain's checkpoint.
-
-    The same build without a stop goes on from there.
+def build_checkpoint(
+    prepared: PreparedBuild, *, check_memory: bool = True, max_quality_loss: float | None = None
+) -> BuiltCheckpoint:
+    """Quantise and verify, do not compile; the same build without a stop goes on from there.
 
     Raises:
         ConfigError: The backend has no such stage.
+        QuantizationError: The checkpoint is worse than `max_quality_loss` or its scheme allows.
         BuildError: A step failed.
     """
     make = getattr(prepared.backend, "build_checkpoint", None)
@@ -138,10 +139,12 @@ def build_checkpoint(prepared: PreparedBuild, *, check_memory: bool = True) -> P
         )
     if check_memory:
         check_fit(prepared, is_checkpoint_only=True)
-    log_path = _kept_log(prepared)
-    with _logged_steps(prepared, log_path, keep_steps=True) as steps:
-        folder: Path = _guarded(prepared, steps, lambda: make(prepared.pinned, prepared.plan, steps))
-    return folder
+    with _logged_steps(prepared, _kept_log(prepared), keep_steps=True) as steps:
+        built: BuiltCheckpoint = _guarded(
+            prepared, steps, lambda: make(prepared.pinned, prepared.plan, steps)
+        )
+        check_quality_loss(built.quality, max_quality_loss)
+    return built
 
 
 def check_quality_loss(report: QualityReport | None, max_loss: float | None) -> None:

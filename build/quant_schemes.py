@@ -3,10 +3,9 @@
 `max_perplexity_ratio` is of perplexities on the fixed quality texts, quantised over unquantised. It is set
 from measurements on a 135M model, which suffers more from few bits than a larger one, with room: a build
 beyond it is not merely coarse, something went wrong. Ratios measured, for TensorRT-LLM from the exported
-checkpoint with its weights expanded again: fp8 0.99, int8_sq 1.09 (its activations cost more: 2.0 when they
-are simulated), nvfp4 1.17, int4_awq and w4a8_awq of groups of 64 1.26 to 1.34
-(rounding to nearest without AWQ: 1.46, which is refused). For OpenVINO: int8_wo 1.003,
-fp8 1.023, int4_awq 1.165.
+checkpoint with its weights expanded again: fp8 1.025, int8_sq 1.00 (1.05 with its activations simulated),
+nvfp4 1.23, int4_awq and w4a8_awq of groups of 64 1.31 (rounding to nearest without AWQ: 1.46, which is
+refused). For OpenVINO: int8_wo 1.007, fp8 1.021, int4_awq 1.155, nvfp4 1.264, mxfp4 1.579.
 
 What a GPU can run is what the builder of TensorRT-LLM 1.2 refuses or warns of, and its support matrix.
 """

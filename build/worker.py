@@ -140,7 +140,9 @@ def worker_environment(work: Path) -> dict[str, str]:
         folder.mkdir(parents=True, exist_ok=True)
     kept = {key: value for key, value in os.environ.items() if key not in _DROPPED}
     return {
-        "OMP_NUM_THREADS": str(num_usable_cores()),  # what the user has set wins
+        # what the user has set wins
+        "OMP_NUM_THREADS": str(num_usable_cores()),
+        "OMP_WAIT_POLICY": "PASSIVE",  # idle threads that spin slow a busy machine several times over
         **kept,
         **_QUIET,
         "TMPDIR": str(temporary),

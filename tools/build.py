@@ -11,6 +11,7 @@ from trtb.tools.console import JsonFlag, command, put, put_json
 from trtb.tools.models import say_step
 
 if TYPE_CHECKING:
+    from trtb.build.backends.base import BuiltCheckpoint
     from trtb.build.config import BuildConfig
     from trtb.build.prepare import PreparedBuild
     from trtb.build.store import StoredEngine
@@ -201,11 +202,8 @@ def build(
     if dry_run:
         _put_plan(prepared, config, as_json)
     elif host.stop_after:
-        folder = build_checkpoint(prepared, check_memory=check_memory)
-        if as_json:
-            put_json({"schema_version": 1, "checkpoint": folder})
-        else:
-            put(f"checkpoint  {folder}")
+        built = build_checkpoint(prepared, check_memory=check_memory, max_quality_loss=max_quality_loss)
+        _put_checkpoint(built, as_json)
     else:
         stored = build_prepared(
             prepared,
@@ -215,6 +213,26 @@ def build(
             deploy=render_into_engine,
         )
         _put_engine(stored, as_json)
+
+
+def _put_checkpoint(built: BuiltCheckpoint, as_json: bool) -> None:
+    quality = built.quality
+    if as_json:
+        put_json(
+            {
+                "schema_version": 1,
+                "checkpoint": built.path,
+                "quality": quality.model_dump() if quality else None,
+                "report": built.report,
+            }
+        )
+        return
+    put(f"checkpoint  {built.path}")
+    if quality:
+        put(
+            f"quality     perplexity {quality.perplexity:.3f} against {quality.base_perplexity:.3f} of "
+            f"{quality.base}; same top choice at {quality.top1_agreement:.1%} of {quality.num_tokens} tokens"
+        )
 
 
 def _put_engine(stored: StoredEngine, as_json: bool) -> None:

@@ -57,6 +57,15 @@ class BuiltEngine:
     peak_host_bytes: int = 0  # of the processes that the build started, where it knows
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltCheckpoint:
+    """A quantised checkpoint, verified, before it is compiled."""
+
+    path: Path  # a finished step's: read it, never change it
+    quality: QualityReport | None
+    report: dict[str, JsonValue]
+
+
 class EngineBackend(Protocol):
     """Turns a pinned checkpoint into the files of one engine."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from trtb.build import files, kv_cache, quality
-from trtb.build.backends.base import BuildHost, BuildPlan, BuiltEngine
+from trtb.build.backends.base import BuildHost, BuildPlan, BuiltCheckpoint, BuiltEngine
 from trtb.build.calibration import select_calibration
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
@@ -139,28 +139,39 @@ class TensorrtLlmBackend:
             warnings=(*remarks, *resolved.warnings),
         )
 
-    def build_checkpoint(self, pinned: PinnedCheckpoint, plan: BuildPlan, steps: BuildSteps) -> Path:
-        """Quantise and verify; return the folder of the TensorRT-LLM checkpoint."""
+    def build_checkpoint(
+        self, pinned: PinnedCheckpoint, plan: BuildPlan, steps: BuildSteps
+    ) -> BuiltCheckpoint:
+        """Quantise, verify and measure; nothing is compiled.
+
+        Raises:
+            QuantizationError: The files are not what they should be, or worse than the scheme explains.
+            BuildError: A step failed.
+        """
         assert self._road is not None
-        folder = _quantise(pinned, self._road, steps)
-        _verify(_read(pinned), plan, folder, steps)
-        return folder / CHECKPOINT_FOLDER
+        quantised = _quantise(pinned, self._road, steps)
+        report = _verify(_read(pinned), plan, quantised, steps)
+        export = read_export(quantised)
+        measured = export.quality if export else None
+        if measured:
+            quality.check_report(measured, get_scheme(self.name, plan.config.quant))
+        return BuiltCheckpoint(
+            path=quantised / CHECKPOINT_FOLDER,
+            quality=measured,
+            report={
+                **json.loads(report.model_dump_json()),
+                "export": json.loads(export.model_dump_json()) if export else None,
+            },
+        )
 
     def build(
         self, pinned: PinnedCheckpoint, plan: BuildPlan, staging: Path, steps: BuildSteps
     ) -> BuiltEngine:
         """Fill `staging` with the engine's files; see EngineBackend."""
         source = _read(pinned)
-        scheme = get_scheme(self.name, plan.config.quant)
-        assert self._road is not None
         assert self._compiler is not None
-        quantised = _quantise(pinned, self._road, steps)
-        report = _verify(source, plan, quantised, steps)
-        export = read_export(quantised)
-        measured = export.quality if export else None
-        if measured:
-            quality.check_report(measured, scheme)
-        compiled = _compile(self._compiler, plan, quantised, steps)
+        checkpoint = self.build_checkpoint(pinned, plan, steps)
+        compiled = _compile(self._compiler, plan, checkpoint.path.parent, steps)
         record = CompileRecord.model_validate_json((compiled / _COMPILE_FILE).read_bytes())
         for path in sorted((compiled / ENGINE_FOLDER).rglob("*")):
             target = staging / path.relative_to(compiled)
@@ -175,11 +186,8 @@ class TensorrtLlmBackend:
             model=plan.model,
             tokens=source.tokens,
             limits=_limits(plan, record),
-            quality=measured,
-            checkpoint_report={
-                **json.loads(report.model_dump_json()),
-                "export": json.loads(export.model_dump_json()) if export else None,
-            },
+            quality=checkpoint.quality,
+            checkpoint_report=checkpoint.report,
             peak_host_bytes=record.peak_host_bytes,
         )
 

@@ -7,12 +7,7 @@ parts of an earlier export. What can be seen here is checked here; the caller ch
 
 from __future__ import annotations
 
-import os
-
 import protocol  # before the libraries, which this folder would hide
-
-# read as torch loads: waiting threads spin by default, and take several times the time where cores are shared
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # isort: split
 import gc
