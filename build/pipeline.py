@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from trtb.build.config import BuildConfig
 from trtb.build.errors import BuildError, ConfigError, QuantizationError
 from trtb.build.manifest import EngineManifest, QualityReport, write_record
 from trtb.build.prepare import PreparedBuild, check_fit, prepare_build
-from trtb.build.steps import BuildSteps, Progress
+from trtb.build.steps import BuildSteps, Progress, acquire, steps_root
 from trtb.build.store import MANIFEST_FILE, EngineStore, StoredEngine
 
 LOG_FILE = "build.log"
@@ -96,27 +97,27 @@ def build_prepared(
         StoreError: The store refused.
     """
     store = EngineStore(prepared.host.home)
-    if (stored := store.find(prepared.engine_id)) is not None:
-        store.verify(stored)
-        check_quality_loss(stored.manifest.quality, max_quality_loss)
-        prepared.tell("done", f"{stored.manifest.reference} is this engine already")
+    if (stored := _find_built(prepared, store, max_quality_loss)) is not None:
         return stored
     if check_memory:
         check_fit(prepared)
-    with (
-        store.stage() as staged,
-        _logged_steps(prepared, staged / LOG_FILE, keep_steps=keep_steps) as steps,
-    ):
+    with _alone(prepared) as has_waited:
+        if has_waited and (stored := _find_built(prepared, store, max_quality_loss)) is not None:
+            return stored
+        with (
+            store.stage() as staged,
+            _logged_steps(prepared, staged / LOG_FILE, keep_steps=keep_steps) as steps,
+        ):
 
-        def build() -> StoredEngine:
-            manifest = _build_staged(prepared, staged, steps, max_quality_loss)
-            if deploy is not None:
-                steps.say("deploy", "rendering the Triton model repository")
-                write_record(staged / MANIFEST_FILE, manifest)
-                deploy(staged, manifest)
-            return store.commit(staged, manifest)
+            def build() -> StoredEngine:
+                manifest = _build_staged(prepared, staged, steps, max_quality_loss)
+                if deploy is not None:
+                    steps.say("deploy", "rendering the Triton model repository")
+                    write_record(staged / MANIFEST_FILE, manifest)
+                    deploy(staged, manifest)
+                return store.commit(staged, manifest)
 
-        stored = _guarded(prepared, steps, build)
+            stored = _guarded(prepared, steps, build)
     prepared.tell("done", stored.manifest.reference)
     return stored
 
@@ -147,6 +148,19 @@ def build_checkpoint(
     return built
 
 
+def check_quality_bound(max_loss: float | None) -> None:
+    """Refuse a bound that bounds nothing.
+
+    Raises:
+        ConfigError: It is negative, infinite or no number.
+    """
+    if max_loss is not None and not 0 <= max_loss < math.inf:
+        raise ConfigError(
+            f"max-quality-loss: {max_loss}; expected a share of 0 or more, as 0.05 for 5 %",
+            "leave it out to hold the engine to its scheme's own bound",
+        )
+
+
 def check_quality_loss(report: QualityReport | None, max_loss: float | None) -> None:
     """Refuse an engine whose perplexity rose by more than was allowed.
 
@@ -168,10 +182,44 @@ def check_quality_loss(report: QualityReport | None, max_loss: float | None) -> 
         )
 
 
+def _find_built(
+    prepared: PreparedBuild, store: EngineStore, max_quality_loss: float | None
+) -> StoredEngine | None:
+    if (stored := store.find(prepared.engine_id)) is None:
+        return None
+    store.verify(stored)
+    check_quality_loss(stored.manifest.quality, max_quality_loss)
+    other = (
+        "" if stored.manifest.name == prepared.name else f"; it keeps its name, {prepared.name} is not used"
+    )
+    prepared.tell("done", f"{stored.manifest.reference} is this engine already{other}")
+    return stored
+
+
+@contextlib.contextmanager
+def _alone(prepared: PreparedBuild) -> Iterator[bool]:
+    """Keep an equal build waiting until this one is in the store; yields whether this one had to wait."""
+    waited = []
+
+    def tell() -> None:
+        waited.append(True)
+        prepared.tell("build", "another build makes this very engine; waiting for it")
+
+    lock = acquire(steps_root(prepared.host.home) / f"engine-{prepared.engine_id[:16]}.lock", tell)
+    try:
+        yield bool(waited)
+    finally:
+        lock.release()
+
+
 def _build_staged(
     prepared: PreparedBuild, staged: Path, steps: BuildSteps, max_quality_loss: float | None
 ) -> EngineManifest:
     started_ns = time.monotonic_ns()
+    make_checkpoint = getattr(prepared.backend, "build_checkpoint", None)
+    if max_quality_loss is not None and make_checkpoint is not None:  # known before hours of compiling
+        checkpoint = make_checkpoint(prepared.pinned, prepared.plan, steps)
+        check_quality_loss(checkpoint.quality, max_quality_loss)
     built = prepared.backend.build(prepared.pinned, prepared.plan, staged, steps)
     if built.quality:
         steps.say("quality", built.quality.model_dump_json())

@@ -67,14 +67,18 @@ def prepare_build(
         HardwareError: No GPU here can run such an engine.
     """
     tell = progress or (lambda _step, _detail: None)
+    if name is not None:
+        check_engine_name(name)
     chosen, why = choose_backend(backend)
     tell("backend", f"{chosen}: {why}")
     pinned = checkpoint.resolve(spec, host.home, tell, allow_remote_code=allow_remote_code)
     tell("checkpoint", f"{pinned.pin.name} {pinned.pin.revision}")
-    engine_name = check_engine_name(name or f"{pinned.pin.name}-{config.quant}")
+    engine_name = name or check_engine_name(f"{pinned.pin.name}-{config.quant}")
     checkpoint.verify(pinned, tell)
     engine_backend = get_backend(chosen)
     plan = engine_backend.check(pinned, config, host)
+    if config.calibration.source and plan.calibration is None:
+        tell("warning", f"calibration: {config.quant} needs none; {config.calibration.source} is not read")
     for warning in plan.warnings:
         tell("warning", warning)
     return PreparedBuild(
@@ -94,7 +98,8 @@ def make_engine_id(pinned: PinnedCheckpoint, plan: BuildPlan, backend: str) -> s
         "build_schema": BUILD_SCHEMA,
         "checkpoint": [[entry.path, entry.size_bytes, entry.sha256] for entry in pinned.pin.files],
         # where the calibration texts lie does not matter, only what they are
-        "config": plan.config.model_dump(exclude={"calibration"}),
+        # and options of the compiler count as they were resolved, however they were given
+        "config": plan.config.model_dump(exclude={"calibration", "trtllm"}),
         "calibration": plan.calibration.sha256 if plan.calibration else None,
         "backend": backend,
         "backend_options": plan.backend_options,

@@ -19,7 +19,7 @@ from typing import IO
 import filelock
 
 from trtb.build import files
-from trtb.build.errors import StoreLockedError
+from trtb.build.errors import StoreError, StoreLockedError
 from trtb.build.manifest import FileEntry, Record, StepRecord, changed_files, file_entries, read_record
 from trtb.build.manifest import write_record as write_json_record
 
@@ -54,6 +54,7 @@ class BuildSteps:
         self._lock_timeout_s = lock_timeout_s
         self._started_ns = time.monotonic_ns()
         self._held: dict[Path, filelock.BaseFileLock] = {}
+        self._done: set[Path] = set()  # by this build, or found whole by it
 
     def say(self, step: str, detail: str) -> None:
         """Tell of what is going on, to the caller and to the build's log."""
@@ -76,10 +77,13 @@ class BuildSteps:
         """
         text = json.dumps({"schema": STEP_SCHEMA, "step": name, "inputs": inputs}, sort_keys=True)
         folder = self.root / f"{name}-{files.sha256_bytes(text.encode())[:16]}"
+        if folder in self._done:
+            return folder
         self._acquire(folder, name)
         if (finished := self._finished(folder)) is not None:
             self.say(name, f"finished before, in {finished.duration_s:.1f} s")
             self.records.append(StepRecord(name=name, duration_s=finished.duration_s, is_reused=True))
+            self._done.add(folder)
             return folder
         started_ns = time.monotonic_ns()
         part = _part(folder)
@@ -101,6 +105,7 @@ class BuildSteps:
         write_json_record(_record(folder), finished)
         files.sync_rename(part, folder)
         self.records.append(StepRecord(name=name, duration_s=duration_s, is_reused=False))
+        self._done.add(folder)
         return folder
 
     def release(self, *, keep: bool) -> None:
@@ -111,35 +116,52 @@ class BuildSteps:
                 _remove(folder)
             lock.release()
         self._held.clear()
+        self._done.clear()
 
     def _acquire(self, folder: Path, name: str) -> None:
-        if folder in self._held:
-            return
-        lock = files.lock(_lock(folder), timeout_s=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            self.say(name, "another build is at this step; waiting for it")
-            lock = files.lock(_lock(folder), timeout_s=self._lock_timeout_s)
-            try:
-                lock.acquire()
-            except filelock.Timeout as exc:
-                raise StoreLockedError(
-                    f"{folder}: another build has been at this step for {self._lock_timeout_s:g} s",
-                    "wait for it, or end it, then try again",
-                ) from exc
-        self._held[folder] = lock
+        if folder not in self._held:
+            waiting = "another build is at this step; waiting for it"
+            self._held[folder] = acquire(_lock(folder), lambda: self.say(name, waiting), self._lock_timeout_s)
 
     def _finished(self, folder: Path) -> _Finished | None:
         if not (folder.is_dir() and _record(folder).is_file()):
             _remove(folder)
             return None
-        finished = read_record(_record(folder), _Finished)
+        try:
+            finished = read_record(_record(folder), _Finished)
+        except StoreError as exc:
+            self.say(folder.name, f"{exc.message}; the step is done again")
+            _remove(folder)
+            return None
         if changed := changed_files(folder, finished.files):
             self.say(finished.name, f"{folder}: {changed[0]}; the step is done again")
             _remove(folder)
             return None
         return finished
+
+
+def acquire(
+    path: Path, on_wait: Callable[[], None], timeout_s: float = LOCK_TIMEOUT_S
+) -> filelock.BaseFileLock:
+    """Return the lock of that path, held; `on_wait` is called where another build has it.
+
+    Raises:
+        StoreLockedError: It had it for too long.
+    """
+    lock = files.lock(path, timeout_s=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        on_wait()
+        lock = files.lock(path, timeout_s=timeout_s)
+        try:
+            lock.acquire()
+        except filelock.Timeout as exc:
+            raise StoreLockedError(
+                f"{path.with_suffix('')}: another build has been at this step for {timeout_s:g} s",
+                "wait for it, or end it, then try again",
+            ) from exc
+    return lock
 
 
 def steps_root(home: Path) -> Path:

@@ -18,7 +18,13 @@ from pathlib import Path
 import filelock
 
 from trtb.build import files
-from trtb.build.errors import EngineCorruptError, EngineNotFoundError, StoreError, StoreLockedError
+from trtb.build.errors import (
+    ConfigError,
+    EngineCorruptError,
+    EngineNotFoundError,
+    StoreError,
+    StoreLockedError,
+)
 from trtb.build.manifest import (
     EngineManifest,
     changed_files,
@@ -32,6 +38,8 @@ MANIFEST_FILE = "manifest.json"
 LOCK_TIMEOUT_S = 60.0
 MIN_ID_PREFIX = 12
 
+_NO_ENGINE = "no engine yet"
+_FIRST_BUILD = "trtb build --model smollm2-135m-instruct"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _NOT_HASHED = frozenset({MANIFEST_FILE})  # it holds the hashes of all else, the Triton repository included
 
@@ -85,7 +93,7 @@ class EngineStore:
         if reference is None:
             names = [name for name in self._names() if self._default(name).default is not None]
             if not names:
-                raise EngineNotFoundError(f"{self.root}: no engine; expected at least one", "trtb build")
+                raise EngineNotFoundError(f"{self.root}: {_NO_ENGINE}; expected at least one", _FIRST_BUILD)
             reference = max(names, key=lambda name: self._default(name).promoted_at)
         name, _, version = reference.partition("@")
         if name in self._names():
@@ -97,9 +105,10 @@ class EngineStore:
                 raise EngineNotFoundError(f"engine {reference}: ambiguous ({listed}); give more digits")
             if found:
                 return found[-1]
+        if not (names := self._names()):
+            raise EngineNotFoundError(f"engine {reference!r}: not found; {_NO_ENGINE}", _FIRST_BUILD)
         raise EngineNotFoundError(
-            f"engine {reference!r}: not found; expected one of {', '.join(self._names()) or 'none yet'}",
-            "trtb engines list",
+            f"engine {reference!r}: not found; expected one of {', '.join(names)}", "trtb engines list"
         )
 
     @contextlib.contextmanager
@@ -304,10 +313,10 @@ def check_engine_name(name: str) -> str:
     """Return a name that is safe as one path component.
 
     Raises:
-        StoreError: It is not.
+        ConfigError: It is not.
     """
     if not _NAME.fullmatch(name):
-        raise StoreError(
+        raise ConfigError(
             f"engine name {name!r}; expected letters, digits, '.', '_' and '-', not first a sign"
         )
     return name

@@ -158,10 +158,11 @@ def build(
     from trtb.build.backends.base import BuildHost
     from trtb.build.config import make_config
     from trtb.build.files import trtb_home
-    from trtb.build.pipeline import build_checkpoint, build_prepared
+    from trtb.build.pipeline import build_checkpoint, build_prepared, check_quality_bound
     from trtb.build.prepare import prepare_build
     from trtb.model_repo.render import render_into_engine
 
+    check_quality_bound(max_quality_loss)
     config = make_config(
         quant=quant,
         group_size=group_size,

@@ -115,6 +115,7 @@ def _check_options(config: BuildConfig) -> None:
     alone = {"tp_size": config.tp_size == 1, "pp_size": config.pp_size == 1, "trtllm": not config.trtllm}
     alone["kv_cache_dtype"] = config.kv_cache_dtype in ("auto", "f32")
     alone["dtype"] = config.dtype in ("auto", "f16")
+    alone["quantise_with"] = config.quantise_with == "auto"
     if wrong := [name for name, is_fine in alone.items() if not is_fine]:
         raise ConfigError(
             f"{wrong[0]}: {getattr(config, wrong[0])!r}; the openvino backend has no such choice",

@@ -33,8 +33,8 @@ from trtb.build.quantization import (
     is_calibrated,
     resolve_kv_cache_dtype,
 )
-from trtb.build.steps import BuildSteps, step_files
-from trtb.build.toolchain import get_toolchain
+from trtb.build.steps import BuildSteps, step_files, steps_root
+from trtb.build.toolchain import Toolchain, get_toolchain
 from trtb.build.trtllm.modelopt_request import peak_host_bytes
 from trtb.build.trtllm.trtllm_checkpoint import CheckpointReport, verify_checkpoint
 from trtb.build.trtllm.trtllm_compile import CompileRecord, compile_command, compile_engine
@@ -42,6 +42,7 @@ from trtb.build.trtllm.trtllm_compiler import Compiler, find_compiler
 from trtb.build.trtllm.trtllm_options import TrtllmOptions
 from trtb.build.trtllm.trtllm_quantise import (
     CHECKPOINT_FOLDER,
+    TOOLCHAIN_FAMILIES,
     ContainerRoad,
     Road,
     ToolchainRoad,
@@ -75,6 +76,7 @@ class TensorrtLlmBackend:
         scheme = get_scheme(self.name, config.quant)
         dtype = _resolve_dtype(config, source)
         kv_cache_dtype = resolve_kv_cache_dtype(scheme, config.kv_cache_dtype, dtype)
+        toolchain = _find_toolchain(source, config, host)
         compiler = None if host.stop_after else _find_compiler(host)
         by_container = needs_container(source, config.quantise_with, compiler)
         sm = compiler.sm if compiler else None
@@ -120,7 +122,7 @@ class TensorrtLlmBackend:
             }
         )
         calibration = _select_calibration(source, config) if is_calibrated(scheme, kv_cache_dtype) else None
-        road = _road(source, config, calibration, host, compiler)
+        road = _road(source, config, calibration, toolchain, compiler)
         self._compiler = compiler
         self._road = road
         return BuildPlan(
@@ -134,7 +136,7 @@ class TensorrtLlmBackend:
             gpu=compiler.gpus[0] if compiler and compiler.gpus else None,
             container=compiler.image if compiler else None,
             backend_options=json.loads(options.model_dump_json()),
-            commands=_commands(road, compiler, options),
+            commands=_commands(road, compiler, options, host.home),
             notes=tuple(f"{name}: {why}" for name, why in resolved.reasons.items()),
             warnings=(*remarks, *resolved.warnings),
         )
@@ -215,13 +217,26 @@ def _resolve_dtype(config: BuildConfig, source: HfCheckpoint) -> Literal["bf16",
     return cast("Literal['bf16', 'f16']", chosen)
 
 
+def _find_toolchain(source: HfCheckpoint, config: BuildConfig, host: BuildHost) -> Toolchain | None:
+    """Return the toolchain that quantises; None where the container's scripts may have to."""
+    if config.quantise_with == "container" or source.config["model_type"] not in TOOLCHAIN_FAMILIES:
+        return None
+    try:
+        return get_toolchain(TOOLCHAIN, host.home)
+    except ToolchainMissingError:
+        if host.is_dry_run:  # what would be run is known without it
+            return None
+        raise
+
+
 def _find_compiler(host: BuildHost) -> Compiler:
     try:
         return find_compiler(host.compile_with)
-    except (ToolchainMissingError, HardwareError):
-        if host.is_dry_run:  # what would be run is known without it
+    except (ToolchainMissingError, HardwareError) as exc:
+        if host.is_dry_run:
             return Compiler(None, PRIMARY_TRTLLM.image)
-        raise
+        hint = f"{exc.hint}; or --stop-after checkpoint, which needs no compiler and no GPU"
+        raise type(exc)(exc.message, hint) from exc
 
 
 def _select_calibration(source: HfCheckpoint, config: BuildConfig) -> CalibrationSet:
@@ -248,7 +263,7 @@ def _road(
     source: HfCheckpoint,
     config: BuildConfig,
     calibration: CalibrationSet | None,
-    host: BuildHost,
+    toolchain: Toolchain | None,
     compiler: Compiler | None,
 ) -> Road:
     options = _checkpoint_options(config)
@@ -256,12 +271,6 @@ def _road(
         assert compiler is not None
         assert compiler.image is not None
         return ContainerRoad(source, options, calibration, config.calibration, compiler.image)
-    try:
-        toolchain = get_toolchain(TOOLCHAIN, host.home)
-    except ToolchainMissingError:
-        if not host.is_dry_run:
-            raise
-        toolchain = None
     return ToolchainRoad(source, options, calibration, toolchain)
 
 
@@ -311,10 +320,14 @@ def _compile(compiler: Compiler, plan: BuildPlan, quantised: Path, steps: BuildS
     return steps.run("compile", inputs, produce)
 
 
-def _commands(road: Road, compiler: Compiler | None, options: TrtllmOptions) -> tuple[tuple[str, ...], ...]:
+def _commands(
+    road: Road, compiler: Compiler | None, options: TrtllmOptions, home: Path
+) -> tuple[tuple[str, ...], ...]:
     if compiler is None:
         return (road.command(),)
-    compile_line = compile_command(compiler, options, Path(CHECKPOINT_FOLDER), Path(ENGINE_FOLDER))
+    steps = steps_root(home)  # the folders' hashes are known when the step before is done
+    checkpoint = steps / "quantise-HASH" / CHECKPOINT_FOLDER
+    compile_line = compile_command(compiler, options, checkpoint, steps / "compile-HASH" / ENGINE_FOLDER)
     return (road.command(), tuple(compile_line))
 
 

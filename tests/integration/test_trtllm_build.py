@@ -193,6 +193,8 @@ def test_two_builds_at_once_share_their_steps(host: Host, folder: Path) -> None:
     ids = {json.loads(stdout)["engine_id"] for stdout, _ in outputs}
     assert len(ids) == 1
     assert len(EngineStore(host.home).list("tiny-int8")) == 1
+    told = sorted("is this engine already" in stderr for _, stderr in outputs)
+    assert told == [False, True], outputs  # one built it, the other waited for it
 
 
 def test_a_gpu_that_cannot_run_the_scheme_is_refused_before_any_work(host: Host, folder: Path) -> None:
@@ -203,11 +205,17 @@ def test_a_gpu_that_cannot_run_the_scheme_is_refused_before_any_work(host: Host,
     assert "quantise" not in done.stderr.split("error:")[0]
 
 
-def test_a_bad_quality_is_refused_with_its_figures(host: Host, folder: Path) -> None:
-    """Of random weights no scheme keeps the perplexity within a millionth."""
-    done = host.build(*arguments(folder, "--quant", "fp8", "--max-num-tokens", 128, "--max-quality-loss", -1))
-    assert done.code == 5
-    assert "a loss of" in done.stderr
+@pytest.mark.parametrize("bound", ["nan", "inf", "-0.1"])
+def test_a_bound_that_bounds_nothing_is_refused_before_anything(host: Host, folder: Path, bound: str) -> None:
+    done = host.build(*arguments(folder, "--quant", "fp8", f"--max-quality-loss={bound}"))
+    assert done.code == 2
+    assert "max-quality-loss" in done.stderr
+    assert "checkpoint:" not in done.stderr
+
+
+def test_options_of_the_compiler_count_as_they_are_resolved(host: Host, folder: Path, built: Done) -> None:
+    more = ("--quant", "fp8", "--trtllm-option", "max_beam_width=1", "--dry-run", "--json")
+    assert host.build(*arguments(folder, *more)).json["engine_id"] == built.json["engine_id"]
 
 
 def test_without_its_toolchain_one_line_says_what_installs_it(

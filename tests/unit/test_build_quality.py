@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtb.build import quality
-from trtb.build.errors import QuantizationError
+from trtb.build.errors import ConfigError, QuantizationError
 from trtb.build.manifest import QualityReport
+from trtb.build.pipeline import check_quality_bound, check_quality_loss
 from trtb.build.quality import TextScore
 from trtb.build.quantization import get_scheme
 
@@ -107,3 +108,28 @@ def test_a_score_survives_json(tmp_path: object) -> None:
     found = quality.score(LOGITS, [2, 0, 1])
     copy = TextScore(np.array(found.log_probs.tolist()), np.array(found.top1.tolist()))
     assert quality.compare(copy, found, "f16").perplexity == found.perplexity
+
+
+def report(perplexity: float) -> QualityReport:
+    return QualityReport(
+        base="f16", num_tokens=10, perplexity=perplexity, base_perplexity=10.0, top1_agreement=0.9
+    )
+
+
+def test_an_engine_that_lost_more_than_it_may_is_refused_with_its_figures() -> None:
+    check_quality_loss(report(11.0), None)
+    check_quality_loss(report(11.0), 0.1001)
+    check_quality_loss(report(9.0), 0.0)
+    for perplexity in (11.1, float("nan"), float("inf")):
+        with pytest.raises(QuantizationError, match=r"a loss of .*; expected at most 10\.0%"):
+            check_quality_loss(report(perplexity), 0.1)
+    with pytest.raises(QuantizationError, match="not measured"):
+        check_quality_loss(None, 0.1)
+
+
+@pytest.mark.parametrize("bound", [float("nan"), float("inf"), -0.1])
+def test_a_bound_must_bound_something(bound: float) -> None:
+    check_quality_bound(None)
+    check_quality_bound(0.0)
+    with pytest.raises(ConfigError, match="max-quality-loss"):
+        check_quality_bound(bound)

@@ -61,7 +61,7 @@ def test_other_inputs_are_another_step(tmp_path: Path) -> None:
     assert len(step_files(min(folders))[0][1]) == 64
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "record"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "record", "torn record"])
 def test_a_damaged_step_is_done_again(tmp_path: Path, damage: str) -> None:
     first = make_steps(tmp_path)
     folder = first.run("convert", INPUTS, produce)
@@ -73,8 +73,10 @@ def test_a_damaged_step_is_done_again(tmp_path: Path, damage: str) -> None:
         weights.write_bytes(b"012345678")
     elif damage == "missing":
         weights.unlink()
-    else:
+    elif damage == "record":
         folder.with_name(f"{folder.name}.json").unlink()
+    else:
+        folder.with_name(f"{folder.name}.json").write_text("{")
     second = make_steps(tmp_path)
     assert second.run("convert", INPUTS, produce) == folder
     assert not second.records[0].is_reused

@@ -14,6 +14,7 @@ import pytest
 
 from trtb.build import files
 from trtb.build.errors import (
+    ConfigError,
     EngineCorruptError,
     EngineNotFoundError,
     StoreError,
@@ -209,7 +210,7 @@ def test_an_unknown_reference_lists_what_there_is(store: EngineStore, reference:
 
 @pytest.mark.parametrize("name", ["../evil", ".hidden", "a/b", "", "a@1"])
 def test_a_name_that_is_not_one_path_component_is_refused(store: EngineStore, name: str) -> None:
-    with store.stage() as staged, pytest.raises(StoreError, match="engine name"):
+    with store.stage() as staged, pytest.raises(ConfigError, match="engine name"):
         store.commit(staged, make_manifest(name, "x"))
 
 
