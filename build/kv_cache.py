@@ -56,6 +56,7 @@ def default_num_blocks(
     """Return a KV pool for a machine: a fraction of its free memory, within what makes sense.
 
     The pool is taken whole when the engine starts, so it is bounded by `max_bytes` too: others run here.
+    Both bounds are of the type that `bytes_per_block` counts in: of f32, a 16-bit cache takes half of them.
     `num_blocks_useful` is what the largest batch of the longest requests would fill.
 
     >>> default_num_blocks(available_bytes=8 << 30, bytes_per_block=1_474_560, num_blocks_useful=32_768)

@@ -18,6 +18,7 @@ from pathlib import Path
 import filelock
 
 from trtb.build import files
+from trtb.build.disk_errors import check_home, tell_disk_errors
 from trtb.build.errors import (
     ConfigError,
     EngineCorruptError,
@@ -41,6 +42,7 @@ MIN_ID_PREFIX = 12
 _NO_ENGINE = "no engine yet"
 _FIRST_BUILD = "trtb build --model smollm2-135m-instruct"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+_WRITE_HINT = "change its owner or mode, or set TRTB_HOME to another folder"
 _NOT_HASHED = frozenset({MANIFEST_FILE})  # it holds the hashes of all else, the Triton repository included
 
 
@@ -63,8 +65,9 @@ class EngineStore:
         """Return every engine, or every version of one name, by name and version.
 
         Raises:
-            StoreError: A manifest cannot be read.
+            StoreError: A manifest cannot be read, or TRTB_HOME is no folder.
         """
+        check_home(StoreError, self.root.parent)
         names = sorted(path.name for path in self.root.glob("[!.]*") if path.is_dir())
         return [
             self._read(each, version)
@@ -105,10 +108,10 @@ class EngineStore:
                 raise EngineNotFoundError(f"engine {reference}: ambiguous ({listed}); give more digits")
             if found:
                 return found[-1]
-        if not (names := self._names()):
+        if not (known := self._names()):
             raise EngineNotFoundError(f"engine {reference!r}: not found; {_NO_ENGINE}", _FIRST_BUILD)
         raise EngineNotFoundError(
-            f"engine {reference!r}: not found; expected one of {', '.join(names)}", "trtb engines list"
+            f"engine {reference!r}: not found; expected one of {', '.join(known)}", "trtb engines list"
         )
 
     @contextlib.contextmanager
@@ -116,6 +119,9 @@ class EngineStore:
         """Give an empty folder on the store's file system; what is left of it is removed at the end.
 
         The folder of a process that died is removed by the next call.
+
+        Raises:
+            StoreError: It cannot be written, or its disk is full before the block ends.
         """
         root = self.root / ".staging"
         with self._locked():
@@ -128,7 +134,8 @@ class EngineStore:
             staged = root / token
             staged.mkdir()
         try:
-            yield staged
+            with tell_disk_errors(StoreError, self.root, _WRITE_HINT, is_disk_alone=True):
+                yield staged
         finally:
             _remove_tree(staged)
             alive.release()
@@ -258,6 +265,7 @@ class EngineStore:
         return manifest.name, manifest.version
 
     def _names(self) -> Sequence[str]:
+        check_home(StoreError, self.root.parent)
         return sorted(
             path.name for path in self.root.glob("[!.]*") if path.is_dir() and self._versions(path.name)
         )
@@ -287,16 +295,18 @@ class EngineStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = files.lock(self.root / ".lock", self._lock_timeout_s)
         try:
-            lock.acquire()
+            with tell_disk_errors(StoreError, self.root, _WRITE_HINT):
+                lock = files.lock(self.root / ".lock", self._lock_timeout_s)
+                lock.acquire()
         except filelock.Timeout as exc:
             raise StoreLockedError(
                 f"{self.root}: another process has been changing the store for {self._lock_timeout_s:g} s",
                 "wait for the build or command that does, then try again",
             ) from exc
         try:
-            yield
+            with tell_disk_errors(StoreError, self.root, _WRITE_HINT):
+                yield
         finally:
             lock.release()
 

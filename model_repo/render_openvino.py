@@ -56,7 +56,10 @@ def render_noop_model(model_dir: Path) -> None:
 
 
 def num_blocks_for_machine(limits: EngineLimits) -> int:
-    """Return the KV pool that suits this machine and engine, in blocks."""
+    """Return the KV pool that suits this machine and engine, in blocks.
+
+    It is counted in f32, as the manifest does; without `deterministic` a CPU with bf16 takes half of that.
+    """
     return kv_cache.default_num_blocks(
         hardware.available_host_bytes(),
         limits.kv_bytes_per_token * limits.tokens_per_block,

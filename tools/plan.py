@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from trtb.build.planning.findings import Finding
     from trtb.build.planning.plan import Plan
+    from trtb.tools.plan_subject import Subject
 
 _MACHINE = "Machine"
 _FILE = "The file"
@@ -66,7 +67,9 @@ def plan(
     input_path: Annotated[
         Path | None,
         typer.Option(
-            "--input", help="A JSONL file of requests, whose tokens are counted.", rich_help_panel=_FILE
+            "--input",
+            help="JSONL of requests, counted with the model's tokenizer.",
+            rich_help_panel=_FILE,
         ),
     ] = None,
     default_max_tokens: Annotated[
@@ -112,13 +115,13 @@ def plan(
 ) -> int:
     """Plan an engine: weights, KV cache, concurrency, settings, time and cost; nothing is built or fetched.
 
-    A config.json is enough. Exit code 4 where it does not fit.
+    A config.json is enough, but for --input, which needs a tokenizer. Exit code 4 where it does not fit.
 
-    Example: trtb plan --model ./config.json --quant fp8 --gpu H100 --input batch.jsonl
+    Example: trtb plan --model smollm2-135m-instruct --quant fp8 --gpu H100 --input batch.jsonl
     """
     from trtb.build.hardware import probe
     from trtb.build.planning.plan import PlanOptions
-    from trtb.runner.plan_job import NOT_WRITTEN, check_is_new, write_job
+    from trtb.runner.plan_job import check_is_new, write_job
     from trtb.tools.plan_subject import Subject, Target
 
     options = PlanOptions(
@@ -147,27 +150,48 @@ def plan(
     made = subject.make_plan(options, workload, target, quant)
     others = subject.alternatives(made, options, workload, target)
     if write is not None:
-        write_job(write, made, model=model, engine=subject.reference, input_path=input_path)
-        say(f"{write}: written; a job file of this version has no keys for {', '.join(NOT_WRITTEN)}")
+        write_job(
+            write,
+            made,
+            model=subject.pinned_name,
+            build_spec=subject.build_spec,
+            engine=subject.reference,
+            input_path=input_path,
+        )
+        say_written(write, made, subject, input_path)
     if as_json:
         put_json({"schema_version": 1, **to_json(made), "alternatives": others})
     else:
-        show(made, others)
+        show(made, others, subject.build_spec)
     return 0 if made.fits else 4
+
+
+def say_written(path: Path, made: Plan, subject: Subject, input_path: Path | None) -> None:
+    """Say what is to be done with a job file; the planned engine has to be there first."""
+    from trtb.runner.plan_job import build_command, run_command
+
+    then = run_command(path, input_path)
+    if subject.stored is not None:
+        say(f"{path}: written; run it: {then}")
+        return
+    say(f"{path}: written; it sets the run, not the engine. First build the engine as planned:")
+    say(f"  {build_command(made, subject.build_spec)}")
+    say(f"then run it, with --engine where the model's default engine is another: {then}")
 
 
 def to_json(made: Plan) -> dict[str, Any]:
     """Return a plan as `--json` prints it."""
     values = asdict(made)
     values["fits"] = made.fits
-    values["memory"] |= {"num_tokens": made.memory.num_tokens, "needed_bytes": made.memory.needed_bytes}
+    for name in ("num_tokens", "pool_bytes", "needed_bytes"):
+        values["memory"][name] = getattr(made.memory, name)
     values["settings"]["world_size"] = made.settings.world_size
     values["findings"] = list(values["findings"])
     return values
 
 
-def show(made: Plan, others: list[str]) -> None:
-    """Print a plan for a person."""
+def show(made: Plan, others: list[str], build_spec: str) -> None:
+    """Print a plan for a person; `build_spec` is what `trtb build --model` takes for the model."""
     from trtb.runner.plan_job import build_command
 
     settings, memory = made.settings, made.memory
@@ -180,16 +204,12 @@ def show(made: Plan, others: list[str]) -> None:
     put(f"memory       {gib(memory.total_bytes)} to use{each}")
     put(f"weights      {gib(memory.weight_bytes)}")
     put(f"reserve      {gib(memory.reserve_bytes)} for activations and the runtime, an estimate")
-    put(
-        f"KV cache     {gib(memory.pool_bytes)}; {memory.bytes_per_token} bytes a token in "
-        f"{settings.kv_cache_dtype}; {memory.num_blocks} blocks of {memory.tokens_per_block}, "
-        f"{memory.num_tokens} tokens"
-    )
+    _show_kv_cache(made)
     longest = "of the longest" if made.workload else f"of {settings.max_seq_len} tokens"
     mean = f"{made.max_concurrency} requests of mean length, " if made.workload else ""
     most = f"at most {settings.max_batch_size} in flight"
     put(f"concurrency  the KV cache holds {mean}{made.min_concurrency} {longest}; {most}")
-    put(f"settings     {build_command(made, made.model)}")
+    put(f"settings     {build_command(made, build_spec)}")
     if settings.host_cache_bytes:
         put(f"host cache   {gib(settings.host_cache_bytes)} of host memory for evicted KV blocks")
     put(f"build        about {gib(made.peak_build_bytes)} of host memory at its peak")
@@ -197,6 +217,18 @@ def show(made: Plan, others: list[str]) -> None:
     show_findings(made.findings)
     for other in others:
         put(f"would fit: {other}")
+
+
+def _show_kv_cache(made: Plan) -> None:
+    memory, dtype = made.memory, made.settings.kv_cache_dtype
+    put(
+        f"KV cache     {gib(memory.pool_bytes)}: {memory.num_blocks} blocks of {memory.tokens_per_block}, "
+        f"{memory.num_tokens} tokens; {memory.bytes_per_token} bytes a token in {dtype}"
+    )
+    if memory.pool_margin:
+        put(f"             after a margin of {memory.pool_margin:.0%} of what TensorRT-LLM takes")
+    if made.device == "avx512_bf16":
+        put("             the most it can be: without --deterministic this CPU keeps bf16, half of the bytes")
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trtb.build.backends import choose_backend
-from trtb.build.errors import ConfigError
+from trtb.build.errors import ConfigError, HardwareError
 from trtb.build.files import trtb_home
+from trtb.build.manifest import EngineManifest
 from trtb.build.planning.gpu_catalogue import get_gpu
 from trtb.build.planning.plan import Plan, PlanOptions, Workload
 from trtb.build.planning.plan_alternatives import alternatives
 from trtb.build.planning.plan_cpu import plan_cpu
 from trtb.build.planning.plan_gpu import plan_gpu
 from trtb.build.planning.plan_memory import Sizes
-from trtb.build.planning.plan_sources import read_sizes, write_tokenizer_of
+from trtb.build.planning.plan_sources import is_name, read_sizes, to_build_spec, write_tokenizer_of
 from trtb.build.planning.preflight_gpu import GpuDevice, devices_named, devices_of
 from trtb.build.probe.hardware_info import HardwareInfo
 from trtb.build.quantization import get_scheme
@@ -57,6 +59,16 @@ class Subject:
         """Return the engine's reference."""
         return self.stored.manifest.reference if self.stored else None
 
+    @property
+    def build_spec(self) -> str:
+        """Return what `trtb build --model` takes for it."""
+        return to_build_spec(self.spec)
+
+    @property
+    def pinned_name(self) -> str:
+        """Return what the checkpoint is pinned as: the name given, or that of the path."""
+        return self.spec if is_name(self.spec) else self.sizes.name
+
     def read_workload(self, path: Path, default_max_tokens: int) -> Workload:
         """Count a file's tokens with the engine's tokenizer, or with the model's.
 
@@ -93,7 +105,8 @@ class Subject:
             limits = manifest.limits if manifest else None
             return plan_cpu(self.sizes, scheme, target.hardware.host, options, workload, limits=limits)
         if manifest:
-            options = _fixed_by(manifest.build_config, options)
+            _check_built_for(manifest, target)
+            options = _fixed_by(manifest, options)
         host = None if target.is_elsewhere else target.hardware.host.memory.available_bytes
         return plan_gpu(self.sizes, scheme, target.devices, options, workload, host_bytes=host)
 
@@ -101,8 +114,8 @@ class Subject:
         self, plan: Plan, options: PlanOptions, workload: Workload | None, target: Target
     ) -> list[str]:
         """Return what would fit where a plan on GPUs does not."""
-        if plan.fits or plan.backend == "openvino":
-            return []
+        if plan.fits or plan.backend == "openvino" or self.stored is not None:
+            return []  # an engine is what it is: another GPU or scheme is another build
         scheme = get_scheme(plan.backend, plan.quant)
         return alternatives(self.sizes, scheme, target.devices, options, workload)
 
@@ -146,9 +159,44 @@ class Target:
         return cls(chosen, why, hardware, devices_of(hardware), is_elsewhere=False)
 
 
-def _fixed_by(build_config: Mapping[str, object], options: PlanOptions) -> PlanOptions:
-    """Return the options with what an engine was built with."""
-    names = ("group_size", "tp_size", "pp_size", "max_seq_len", "max_batch_size", "max_num_tokens")
-    values = {name: build_config[name] for name in names if isinstance(build_config.get(name), int)}
-    dtype = build_config.get("kv_cache_dtype")
-    return replace(options, **values, kv_cache_dtype=dtype if isinstance(dtype, str) else "auto")  # type: ignore[arg-type]
+def _check_built_for(manifest: EngineManifest, target: Target) -> None:
+    """Refuse a GPU on which the engine's plans do not load.
+
+    Raises:
+        HardwareError: Its compute capability is another one than that of the GPU that compiled.
+    """
+    wrong = [each for each in target.devices if f"sm_{each.sm}" != manifest.compute_capability]
+    if target.devices and len(wrong) == len(target.devices):
+        raise HardwareError(
+            f"engine {manifest.reference}: compiled for {manifest.compute_capability}; "
+            f"{wrong[0].name} is sm_{wrong[0].sm}",
+            "build the checkpoint on that GPU, and plan it with --model",
+        )
+
+
+def _fixed_by(manifest: EngineManifest, options: PlanOptions) -> PlanOptions:
+    """Return the options with what an engine was built with.
+
+    Raises:
+        ConfigError: Another value was asked for.
+    """
+    config, limits = manifest.build_config, manifest.limits
+    built: dict[str, Any] = {
+        "group_size": config.get("group_size"),
+        "tp_size": config.get("tp_size"),
+        "pp_size": config.get("pp_size"),
+        "max_seq_len": limits.max_seq_len,
+        "max_batch_size": limits.max_batch_size,
+        "max_num_tokens": limits.max_num_tokens,
+        "kv_cache_dtype": config.get("kv_cache_dtype"),
+    }
+    built = {name: value for name, value in built.items() if value is not None}
+    unset = PlanOptions()
+    for name, value in built.items():
+        asked = getattr(options, name)
+        if asked not in (getattr(unset, name), value):
+            raise ConfigError(
+                f"{name}: {asked!r}; engine {manifest.reference} was built with {value!r}",
+                f"leave --{name.replace('_', '-')} out, or plan the checkpoint with --model",
+            )
+    return replace(options, **built)

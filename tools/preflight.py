@@ -100,7 +100,7 @@ def preflight(
     if as_json:
         put_json(_plain(report))
     else:
-        _show(report)
+        _show(report, subject.build_spec if subject else "")
     return 4 if is_blocked(found) else 0
 
 
@@ -162,7 +162,7 @@ def _plain(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any], build_spec: str) -> None:
     hardware: HardwareInfo = report["hardware"]
     host = hardware.host
     put(f"backend  {report['backend']}: {report['why']}")
@@ -183,7 +183,7 @@ def _show(report: dict[str, Any]) -> None:
     if plan is not None:
         from trtb.tools.plan import show
 
-        show(plan, [])
+        show(plan, [], build_spec)
     show_findings([found for found in report["findings"] if plan is None or found not in plan.findings])
     for line in report["measured"] or []:
         put("measured {what}: {text}".format(**line))

@@ -89,10 +89,15 @@ class MemoryUse:
     total_bytes: int  # what is there to be used
     weight_bytes: int
     reserve_bytes: int  # activations, runtime, buffers
-    pool_bytes: int  # the KV cache as the engine takes it
     bytes_per_token: int  # of the KV cache
-    num_blocks: int  # of the pool, less the margin where the engine sizes its pool by itself
+    num_blocks: int  # of the pool that is counted on
+    pool_margin: float = 0.0  # the share left out of a pool that the engine sizes by itself
     tokens_per_block: int = TOKENS_PER_BLOCK
+
+    @property
+    def pool_bytes(self) -> int:
+        """Return what the blocks take."""
+        return self.num_blocks * self.tokens_per_block * self.bytes_per_token
 
     @property
     def num_tokens(self) -> int:

@@ -221,9 +221,9 @@ def _memory(
         total_bytes=total,
         weight_bytes=weights,
         reserve_bytes=reserve,
-        pool_bytes=pool_bytes,
         bytes_per_token=per_token,
         num_blocks=kv_cache.num_blocks_in(planned_bytes, per_token * TOKENS_PER_BLOCK),
+        pool_margin=options.margin,
     )
 
 
@@ -245,7 +245,7 @@ def _make_plan(
         *check_lengths(sizes, options, settings.max_seq_len, workload),
     ]
     if not is_blocked(found):
-        found += _check_pool(memory, settings, options)
+        found += _check_pool(memory, settings)
     device = pool[0].model if pool else "no GPU"
     return Plan(
         model=sizes.name,
@@ -279,13 +279,13 @@ def needs_of(sizes: Sizes, scheme: QuantScheme, settings: Settings) -> BuildNeed
     )
 
 
-def _check_pool(memory: MemoryUse, settings: Settings, options: PlanOptions) -> Iterator[Finding]:
+def _check_pool(memory: MemoryUse, settings: Settings) -> Iterator[Finding]:
     if memory.num_tokens < settings.max_seq_len:
         yield Finding(
             "kv_pool_small",
             "blocks",
-            f"KV cache: {gib(memory.pool_bytes)}, of which {memory.num_tokens} tokens with a margin of "
-            f"{options.margin:.0%}",
+            f"KV cache: {gib(memory.pool_bytes)} after a margin of {memory.pool_margin:.0%}, "
+            f"{memory.num_tokens} tokens",
             f"{settings.max_seq_len} tokens: one whole sequence",
             "a smaller --max-seq-len, fewer bits, or more GPUs (--tp-size)",
         )

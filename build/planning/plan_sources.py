@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trtb.build import checkpoint
-from trtb.build.checkpoints.hf_config import has_tied_embeddings, load_object, read_config
+from trtb.build.checkpoints.hf_config import has_tied_embeddings, read_config
+from trtb.build.checkpoints.json_file import load_object
 from trtb.build.errors import CheckpointUnsupportedError, ConfigError
 from trtb.build.manifest import TokenIds
 from trtb.build.planning.plan_memory import Sizes
@@ -23,7 +24,7 @@ def read_sizes(spec: str, home: Path) -> Sizes:
         ConfigError: It would have to be fetched first.
     """
     path = find_model(spec, home)
-    name = spec.partition("@")[0] if _is_name(spec) else _name_of(path)
+    name = spec.partition("@")[0] if is_name(spec) else _name_of(path)
     if path.suffix == ".gguf":
         return _sizes_of_gguf(name, path)
     file = path / "config.json" if path.is_dir() else path
@@ -44,10 +45,26 @@ def find_model(spec: str, home: Path) -> Path:
             f"model: {spec!r}; a plan fetches nothing",
             f"fetch it (trtb models fetch {spec}), or give the path of its config.json alone",
         )
-    if not _is_name(spec):
+    if not is_name(spec):
         return Path(spec)
     pinned = checkpoint.resolve(spec, home)
     return pinned.gguf_path if pinned.pin.format == "gguf" else pinned.path
+
+
+def to_build_spec(spec: str) -> str:
+    """Return what `trtb build --model` takes for a plan's model: of a config.json, its folder.
+
+    >>> to_build_spec("smollm2-135m-instruct"), to_build_spec("/models/llama/config.json")
+    ('smollm2-135m-instruct', '/models/llama')
+    >>> to_build_spec("./config.json"), to_build_spec("model.gguf")
+    ('./', 'model.gguf')
+    """
+    if is_name(spec):
+        return spec
+    path = str(Path(spec).parent) if Path(spec).name == "config.json" else spec
+    if "/" in path or path.endswith(".gguf"):
+        return path
+    return "./" if path == "." else f"./{path}"  # a bare word would be a pinned name
 
 
 def write_tokenizer_of(spec: str, home: Path, folder: Path) -> TokenIds:
@@ -68,7 +85,8 @@ def write_tokenizer_of(spec: str, home: Path, folder: Path) -> TokenIds:
     if not path.is_dir():
         raise ConfigError(
             f"model: {spec!r}, a config.json alone; expected a folder with a tokenizer, to count tokens",
-            "give the model's folder, an --engine, or --num-requests, --prompt-tokens and --output-tokens",
+            "with --input name the model's folder, a pinned model or an --engine; for a config.json alone "
+            "leave out --input and give --num-requests, --prompt-tokens and --output-tokens",
         )
     from trtb.build.checkpoints import hf_checkpoint
 
@@ -77,13 +95,14 @@ def write_tokenizer_of(spec: str, home: Path, folder: Path) -> TokenIds:
     return checkpoint.tokens
 
 
-def _is_name(spec: str) -> bool:
+def is_name(spec: str) -> bool:
+    """Return whether `spec` is the name of a pinned model, rather than a path."""
     return not ("/" in spec or spec.endswith((".gguf", ".json")) or Path(spec).is_dir())
 
 
 def _name_of(path: Path) -> str:
-    named = path.absolute()
-    return named.parent.name if named.name == "config.json" else named.stem
+    """Return what the model would be pinned as; not what a link of a hub's cache is called."""
+    return checkpoint.name_of(path.parent if path.name == "config.json" else path)
 
 
 def _sizes_of_gguf(name: str, path: Path) -> Sizes:

@@ -196,7 +196,7 @@ def _check_disk(disk: DiskInfo) -> Iterator[Finding]:
         yield Finding(
             "disk_not_writable",
             "blocks",
-            f"{disk.path}: not writable",
+            f"{disk.path}: not a folder that can be written",
             "a folder of ours",
             "change its owner or mode, or set TRTB_HOME to another folder",
         )

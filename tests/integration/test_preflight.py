@@ -102,7 +102,7 @@ def test_a_plan_of_a_file_is_written_as_a_job_that_is_read_again(
     assert read.options["engine"] == engine
     assert read.options["input_path"] == batch
     assert read.options["num_kv_blocks"] == planned["memory"]["num_blocks"]
-    assert read.max_seq_len == planned["settings"]["max_seq_len"]
+    assert f"run it: trtb run --config {job}" in done.stderr
     again = commands.trtb(engine_home, "plan", "--engine", engine, "--input", batch, "--write", job)
     assert again.code == 2
     assert "exists" in again.stderr
@@ -140,6 +140,20 @@ def test_a_plan_for_gpus_that_are_not_here(tmp_path: Path, batch: Path) -> None:
     counted = commands.trtb(tmp_path, "plan", "--model", config, "--gpu", "h100", "--input", batch)
     assert counted.code == 2
     assert "tokenizer" in counted.stderr
+
+
+def test_the_job_of_a_model_names_the_build_and_runs_with_any_engine_of_it(
+    engine_home: Path, engine: str, batch: Path, tmp_path: Path
+) -> None:
+    stored = EngineStore(engine_home).resolve(engine)
+    model, job = stored.manifest.checkpoint.name, tmp_path / "job.yaml"
+    done = commands.trtb(engine_home, "plan", "--model", model, "--input", batch, "--write", job)
+    assert done.code == 0, done.stderr
+    assert f"trtb build --model {model} --backend openvino" in done.stderr
+    assert "KV cache" in done.stdout
+    assert "tokens;" in done.stdout
+    assert read_job_file(job).max_seq_len is None
+    assert read_job_file(job).model_path == model
 
 
 def test_nothing_heavy_is_loaded_for_a_plan_of_a_config(tmp_path: Path) -> None:

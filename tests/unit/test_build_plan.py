@@ -9,8 +9,9 @@ from fakes.machine import GIB, fake_host, fake_memory
 from fakes.manifest import fake_manifest
 from fakes.model_sizes import CONFIGS, NAMES, model_sizes
 
-from trtb.build import hardware
-from trtb.build.checkpoints.hf_config import load_object, read_config
+from trtb.build import checkpoint, hardware
+from trtb.build.checkpoints.hf_config import read_config
+from trtb.build.checkpoints.json_file import load_object
 from trtb.build.errors import CheckpointError, ConfigError
 from trtb.build.planning import throughput
 from trtb.build.planning.gpu_catalogue import GPUS, find_gpu, get_gpu
@@ -25,7 +26,7 @@ from trtb.build.planning.plan_memory import (
     kv_bytes_per_token,
     peak_build_bytes,
 )
-from trtb.build.planning.plan_sources import read_sizes
+from trtb.build.planning.plan_sources import read_sizes, to_build_spec, write_tokenizer_of
 from trtb.build.planning.preflight_gpu import GpuDevice, devices_named
 from trtb.build.quantization import get_scheme
 from trtb.model_repo import pbtxt, render
@@ -154,9 +155,11 @@ def test_fp8_engines_get_an_fp8_kv_cache_and_others_only_where_16_bits_do_not_fi
 
 def test_the_margin_is_taken_from_the_pool_that_the_runtime_takes() -> None:
     whole, kept = (plan("llama-3.1-8b", "bf16", "H100", margin=margin).memory for margin in (0.0, 0.2))
-    assert whole.pool_bytes == kept.pool_bytes
     assert kept.num_blocks == pytest.approx(0.8 * whole.num_blocks, abs=1)
-    assert whole.num_blocks * whole.bytes_per_token * 32 <= whole.pool_bytes
+    assert kept.pool_margin == 0.2
+    for memory in (whole, kept):  # bytes and tokens are told of the same pool
+        assert memory.pool_bytes == memory.num_tokens * memory.bytes_per_token
+    assert kept.needed_bytes < whole.needed_bytes <= whole.total_bytes
 
 
 def test_a_file_decides_the_length_and_the_batch() -> None:
@@ -311,10 +314,30 @@ def test_a_model_is_named_by_its_folder_or_its_file(tmp_path) -> None:
     assert read_sizes(str(folder), tmp_path).name == "my-model"
     assert read_sizes(str(folder / "config.json"), tmp_path).name == "my-model"
     assert model_sizes("mistral-7b").name == "mistral-7b"
+    dotted = folder.rename(tmp_path / "Llama-3.1-8B")  # no suffix, and pinned in small letters
+    assert read_sizes(str(dotted), tmp_path).name == "llama-3.1-8b"
+    assert checkpoint.name_of(dotted) == "llama-3.1-8b"
     with pytest.raises(ConfigError, match="fetches nothing"):
         read_sizes("hf:org/name@0123", tmp_path)
     with pytest.raises(CheckpointError, match="not found"):
         read_sizes(str(tmp_path / "absent.json"), tmp_path)
+
+
+def test_a_model_is_built_from_what_was_given(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama").mkdir()
+    config = str(tmp_path / "llama" / "config.json")
+    given = ["smollm2", "smollm2@0123", "llama", "llama/config.json", config, "config.json", "a b/m.gguf"]
+    assert [to_build_spec(spec) for spec in given] == [
+        "smollm2", "smollm2@0123", "./llama", "./llama", str(tmp_path / "llama"), "./", "a b/m.gguf"
+    ]  # fmt: skip
+
+
+def test_a_config_alone_has_no_tokenizer_and_says_what_has(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="expected a folder with a tokenizer") as caught:
+        write_tokenizer_of(str(CONFIGS / "mistral-7b.json"), tmp_path, tmp_path / "tokenizer")
+    assert "a pinned model" in caught.value.hint
+    assert "--num-requests, --prompt-tokens and --output-tokens" in caught.value.hint
 
 
 def test_host_memory_of_a_build_is_that_of_the_reports() -> None:
