@@ -164,21 +164,34 @@ def done_lines(path: Path) -> Iterator[tuple[int, str]]:
         yield from connection.execute("SELECT line, status FROM results ORDER BY line")
 
 
+def count_failures(path: Path, codes: frozenset[str] | None = None) -> int:
+    """Return how many lines failed; `codes` counts only failures of these."""
+    where, values = _failed(codes)
+    with contextlib.closing(connect(path)) as connection:
+        (count,) = connection.execute(f"SELECT count(*) FROM results WHERE {where}", values).fetchone()
+    return int(count)
+
+
 def reopen_failures(path: Path, codes: frozenset[str] | None = None) -> int:
     """Set failures aside, so that their lines are to do again; returns how many.
 
     The old rows stay in the table `superseded`.
     """
-    where = "status = 'failed'"
-    if codes is not None:
-        where += f" AND code IN ({', '.join('?' * len(codes))})"
-    values = tuple(codes or ())
+    where, values = _failed(codes)
     with contextlib.closing(connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"INSERT INTO superseded SELECT {COLUMNS} FROM results WHERE {where}", values)
         removed = connection.execute(f"DELETE FROM results WHERE {where}", values).rowcount
         connection.execute("COMMIT")
     return removed
+
+
+def _failed(codes: frozenset[str] | None) -> tuple[str, tuple[str, ...]]:
+    """Return the condition of failures, and its values."""
+    where = "status = 'failed'"
+    if codes is not None:
+        where += f" AND code IN ({', '.join('?' * len(codes))})"
+    return where, tuple(codes or ())
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,13 @@ from trtb.runner.run_folder import RunFolder
 PATH_OPTIONS = frozenset({"input_path", "output", "follow"})
 
 
+@dataclass(frozen=True, slots=True)
+class NothingToRetry:
+    """A finished run in which nothing failed, or nothing of the codes that were named."""
+
+    num_failed: int  # of other codes
+
+
 def reopen(
     output: Path,
     find_engine: Callable[[str], tuple[Path, EngineManifest]],
@@ -26,8 +33,10 @@ def reopen(
     codes: frozenset[str] | None,
     endpoints: tuple[str, ...],
     request_timeout_s: float | None,
-) -> tuple[RunOptions, int]:
+) -> tuple[RunOptions, int] | NothingToRetry:
     """Set a run's failures aside and return the options that run them again, and how many they are.
+
+    A run in which there are none to run again stays as it is.
 
     Args:
         output: The run's output file.
@@ -37,7 +46,7 @@ def reopen(
         request_timeout_s: Another timeout, or None to keep the run's.
 
     Raises:
-        ConfigError: There is no such run, or nothing in it failed.
+        ConfigError: There is no such run.
         RunLockedError: The run is going on.
     """
     folder = RunFolder(output)
@@ -52,14 +61,11 @@ def reopen(
             )
     folder.acquire()
     try:
-        was_finished = record.state == "finished"
+        if record.state == "finished" and not ledger.count_failures(folder.paths.ledger, codes):
+            return NothingToRetry(ledger.count_failures(folder.paths.ledger))
         record.state = "interrupted"  # first: killed between the two, the run can still go on
         folder.write(record)
         num_reopened = ledger.reopen_failures(folder.paths.ledger, codes)
-        if was_finished and not num_reopened:
-            record.state = "finished"
-            folder.write(record)
-            raise ConfigError(f"{folder.paths.folder}: no failed request to run again")
     finally:
         folder.release()
     job = dict(record.job)

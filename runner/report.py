@@ -11,6 +11,7 @@ from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.runner.metrics import Histogram, RunTotals
 from trtb.runner.run_folder import RunPaths, RunRecord
+from trtb.runner.wording import counted
 
 SCHEMA_VERSION: Final = 1
 
@@ -51,6 +52,7 @@ class ScheduleReport(BaseModel):
     expected_reuse: float | None
     seen_reuse: float | None
     seen_by: Literal["engine counters", "derived from prefill times"] | None
+    unseen_why: str | None = None  # in the order of prefixes: why seen_reuse is null
 
 
 class AdmissionReport(BaseModel):
@@ -93,7 +95,7 @@ class RunReport(BaseModel):
     completion_tokens: int
     # of the last session, from its first request to its last answer
     duration_s: float
-    requests_per_s: float
+    requests_per_s: float  # completed ones; a failure may take no time at all
     output_tokens_per_s: float
     max_in_flight: int
     concurrency: int
@@ -127,7 +129,7 @@ class SessionFigures:
 
     num_resumed: int
     concurrency: int
-    num_done: int = 0  # results of this session
+    num_completed: int = 0  # of this session
     num_tokens: int = 0  # output tokens of this session
     num_restarts: int = 0
     duration_s: float = 0.0
@@ -153,7 +155,7 @@ def make_report(
     truncated = totals.finish_reasons.get("length", 0)
     notes = list(warnings)
     if truncated:
-        notes.append(f"{truncated} answers were cut by max_tokens (finish_reason length)")
+        notes.append(f"{counted(truncated, 'answer')} cut by max_tokens (finish_reason length)")
     if session.is_exact is False:
         notes.append(
             "greedy and seeded answers may depend on what else was in flight: this CPU computes in low "
@@ -180,7 +182,7 @@ def make_report(
         prompt_tokens=totals.prompt_tokens,
         completion_tokens=totals.completion_tokens,
         duration_s=round(session.duration_s, 3),
-        requests_per_s=round(session.num_done / seconds, 3),
+        requests_per_s=round(session.num_completed / seconds, 3),
         output_tokens_per_s=round(session.num_tokens / seconds, 3),
         max_in_flight=session.max_in_flight,
         concurrency=session.concurrency,

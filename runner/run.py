@@ -136,7 +136,7 @@ class _Run:
         asyncio.run(session.work(done, invalid))
         if session.is_interrupted and self._progress.num_done < record.total:
             record.state = "interrupted"
-        figures.num_done = self._progress.num_completed + self._progress.num_failed
+        figures.num_completed = self._progress.num_completed
         figures.num_tokens = self._progress.num_tokens
         figures.num_restarts = session.num_restarts
         figures.duration_s = session.duration_s

@@ -51,7 +51,7 @@ def accept(
     """
     from trtb.build.files import trtb_home
     from trtb.runner.acceptance.accept import accept as accept_host
-    from trtb.runner.acceptance.accept_evidence import to_text
+    from trtb.runner.acceptance.accept_evidence import to_text, verdict_lines
     from trtb.runner.acceptance.accept_state import AcceptOptions
 
     own_home = trtb_home() / "cache" / "acceptance"
@@ -67,11 +67,12 @@ def accept(
         include_paths=include_paths,
     )
     found = accept_host(options, say)
-    put(found.model_dump_json(indent=2) if as_json else to_text(found).rstrip())
-    if found.failed_step:
-        step = found.step(found.failed_step)
-        say(f"{found.verdict} at {step.name}: {step.reason}")
     say(f"evidence: {evidence}")
+    if not as_json:
+        put(to_text(found).rstrip())
+    else:
+        put(found.model_dump_json(indent=2))
+        say("\n".join(verdict_lines(found)))
     return found.exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 PLAIN_PERIOD_S = 10.0
 WINDOW_S = 30.0
+# the first answers come after all the prompts that were sent with theirs: their pace is not the run's
+MIN_ENDED, MIN_SHARE, MAX_ENDED = 10, 0.05, 1000
 
 
 class Rate:
@@ -42,18 +45,29 @@ class Line:
 
     def __call__(self, progress: Progress) -> str:
         """Return the line; call it about as often as it is shown."""
-        token_rate = self._tokens.update(progress.num_tokens)
-        request_rate = self._requests.update(progress.num_completed + progress.num_failed)
-        if progress.phase != "running":
+        if progress.phase != "running":  # the start of a server is no part of the pace
             return progress.phase
+        num_ended = progress.num_completed + progress.num_failed
+        token_rate = self._tokens.update(progress.num_tokens)
+        request_rate = self._requests.update(num_ended)
         left = progress.total - progress.num_done
-        eta = f", ETA {duration(left / request_rate)}" if request_rate > 0 and left else ""
+        is_told = request_rate > 0 and left and num_ended >= num_before_eta(left + num_ended)
+        eta = f", ETA {duration(left / request_rate)}" if is_told else ""
         failed = f", {progress.num_failed} failed" if progress.num_failed else ""
         share = progress.num_done / progress.total if progress.total else 0.0
         return (
             f"{progress.num_done}/{progress.total} ({share:.0%}){failed}, "
             f"{progress.num_in_flight} in flight, {token_rate:.0f} tokens/s{eta}"
         )
+
+
+def num_before_eta(num_to_do: int) -> int:
+    """Return how many requests must have ended before their pace tells when all will have.
+
+    >>> num_before_eta(64), num_before_eta(4_000), num_before_eta(1_000_000)
+    (10, 200, 1000)
+    """
+    return min(max(MIN_ENDED, math.ceil(MIN_SHARE * num_to_do)), MAX_ENDED)
 
 
 @contextlib.contextmanager

@@ -175,20 +175,30 @@ def retry(
     """
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
-    from trtb.runner.reopen import reopen
+    from trtb.runner.reopen import NothingToRetry, reopen
+    from trtb.runner.wording import counted
 
     def find_engine(engine_id: str) -> tuple[Path, EngineManifest]:
         stored = EngineStore(trtb_home()).resolve(engine_id)
         return stored.path, stored.manifest
 
-    options, num_reopened = reopen(
-        output_of(run_path),
+    output = output_of(run_path)
+    found = reopen(
+        output,
         find_engine,
         codes=frozenset(code) if code else None,
         endpoints=tuple(endpoint or ()),
         request_timeout_s=request_timeout,
     )
-    say(f"{num_reopened} failed requests to run again")
+    if isinstance(found, NothingToRetry):
+        others = f"; {counted(found.num_failed, 'failure')} of other codes" if found.num_failed else ""
+        if as_json:
+            put_json({"output": str(output), "num_retried": 0, "num_failed": found.num_failed})
+        else:
+            put(f"{output}: nothing to run again{others}")
+        return 1 if found.num_failed else 0
+    options, num_reopened = found
+    say(f"{counted(num_reopened, 'failed request')} to run again")
     return _run(options, as_json)
 
 
@@ -217,6 +227,7 @@ def output_of(path: Path) -> Path:
 def _plan(options: RunOptions, as_json: bool) -> int:
     from trtb.runner.errors import InputRefusedError
     from trtb.runner.launching.dry_run import plan_run
+    from trtb.runner.wording import counted
 
     try:
         sentence, figures = plan_run(options)
@@ -225,7 +236,7 @@ def _plan(options: RunOptions, as_json: bool) -> int:
     if as_json:
         put_json(figures)
     else:
-        put(f"{figures['total']} requests; {sentence}")
+        put(f"{counted(figures['total'], 'request')}; {sentence}")
     return 0
 
 
@@ -260,6 +271,7 @@ def _run(options: RunOptions, as_json: bool) -> int:
 
 def show_report(found: RunReport) -> None:
     """Print a report as people read it."""
+    from trtb.runner.wording import counted
     from trtb.tools.console import duration
 
     put(f"{found.output}: {found.state}, engine {found.engine} ({found.engine_id[:12]})")
@@ -270,8 +282,9 @@ def show_report(found: RunReport) -> None:
     )
     put(f"tokens     {found.prompt_tokens} in, {found.completion_tokens} out")
     put(
-        f"speed      {found.output_tokens_per_s:.1f} output tokens/s, {found.requests_per_s:.2f} requests/s "
-        f"over {duration(found.duration_s)}, up to {found.max_in_flight} of {found.concurrency} in flight"
+        f"speed      {found.output_tokens_per_s:.1f} output tokens/s, "
+        f"{found.requests_per_s:.2f} completed requests/s over {duration(found.duration_s)}, "
+        f"up to {found.max_in_flight} of {found.concurrency} in flight"
     )
     for name, times in (("latency", found.request_latency), ("ttft", found.ttft)):
         if times.p50_ms is not None and times.p90_ms is not None and times.p99_ms is not None:
@@ -283,13 +296,13 @@ def show_report(found: RunReport) -> None:
         put(f"order      {_describe_schedule(found.schedule)}")
     if found.admission and found.admission.num_full:
         put(
-            f"admission  refused {found.admission.num_full} times for want of room; "
+            f"admission  refused {counted(found.admission.num_full, 'time')} for want of room; "
             f"held to {found.admission.min_bound} in flight at the least"
         )
     if found.reused:
-        put(f"reused     {found.reused} answers are those of equal requests")
+        put(f"reused     {counted(found.reused, 'answer')} of equal requests")
     if found.server_restarts:
-        put(f"server     started again {found.server_restarts} times")
+        put(f"server     started again {counted(found.server_restarts, 'time')}")
     for failure in found.failures:
         put(f"failed     {failure.count} {failure.code}, such as {', '.join(map(repr, failure.samples))}")
     for warning in found.warnings:
@@ -297,11 +310,16 @@ def show_report(found: RunReport) -> None:
 
 
 def _describe_schedule(schedule: ScheduleReport) -> str:
+    from trtb.runner.wording import counted
+
     text = f"{schedule.order}: {schedule.why}"
     if schedule.order == "prefix":
-        text += f"; {schedule.num_grouped} requests in {schedule.num_prefixes} prefixes"
+        grouped = counted(schedule.num_grouped, "request")
+        text += f"; {grouped} in {counted(schedule.num_prefixes, 'prefix', 'prefixes')}"
     if schedule.expected_reuse is not None:
         text += f"; reuse of prompt tokens {schedule.expected_reuse:.1%} expected"
     if schedule.seen_reuse is not None:
         text += f", {schedule.seen_reuse:.1%} seen ({schedule.seen_by})"
+    elif schedule.unseen_why is not None:
+        text += f", not told what was seen: {schedule.unseen_why}"
     return text

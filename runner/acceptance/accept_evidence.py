@@ -112,9 +112,17 @@ def to_text(evidence: Evidence) -> str:
     return "\n".join(_lines(evidence)) + "\n"
 
 
-def _lines(evidence: Evidence) -> Iterator[str]:
+def verdict_lines(evidence: Evidence) -> list[str]:
+    """Return the verdict, and of the step that failed the reason and what to do."""
     failed = f" at {evidence.failed_step}" if evidence.failed_step else ""
-    yield f"trtb acceptance: {evidence.verdict}{failed} (exit code {evidence.exit_code})"
+    told = [f"trtb acceptance: {evidence.verdict}{failed} (exit code {evidence.exit_code})"]
+    if evidence.failed_step:
+        told += _reason_lines(evidence.step(evidence.failed_step))
+    return told
+
+
+def _lines(evidence: Evidence) -> Iterator[str]:
+    yield verdict_lines(evidence)[0]
     yield f"backend   {evidence.backend}: {evidence.why}"
     yield f"model     {evidence.model}, as {', '.join(evidence.quants)}"
     yield f"requests  {evidence.num_requests}"
@@ -126,12 +134,18 @@ def _lines(evidence: Evidence) -> Iterator[str]:
     for step in evidence.steps:
         yield ""
         yield f"{step.name}: {step.result.replace('_', ' ')}, {step.duration_s:.1f} s"
-        if step.reason:
-            yield f"  {'reason':<{_INDENT - 3}} {step.reason}"
-        if step.hint:
-            yield f"  {'next':<{_INDENT - 3}} {step.hint}"
+        yield from _reason_lines(step)
         for key, value in _flat(step.figures):
             yield f"  {key:<{_INDENT - 3}} {value}"
+    if evidence.failed_step:  # once more, where the eye is: the steps after it may be many
+        yield ""
+        yield from verdict_lines(evidence)
+
+
+def _reason_lines(step: StepEvidence) -> Iterator[str]:
+    for name, text in (("reason", step.reason), ("next", step.hint)):
+        if text:
+            yield f"  {name:<{_INDENT - 3}} {text}"
 
 
 def _flat(figures: Mapping[str, JsonValue], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -42,8 +42,11 @@ def deploy(state: AcceptState, quant: str, figures: Figures) -> None:
 
     Raises:
         StepFailedError: It did not start, or serves another engine.
+        HardwareError: There is no place for it here.
     """
     engine = state.engines[quant]
+    place = choose_place("auto", engine.manifest)  # as the command chooses it
+    state.has_used_docker |= isinstance(place, DockerPlace)
     started = time.monotonic()
     arguments = ("--engine", engine.manifest.reference, "--grpc-port", 0, "--metrics-port", 0, "--json")
     child = state.commands.start(f"serve {quant}", "serve", *arguments)
@@ -52,7 +55,6 @@ def deploy(state: AcceptState, quant: str, figures: Figures) -> None:
     except BaseException:
         child.end()  # the next server is to have the machine for itself
         raise
-    place = choose_place("auto", engine.manifest)
     runtime = {name: version for name, version in place.runtime.items() if version}
     state.versions.update({f"serving {name}": version for name, version in runtime.items()})
     if isinstance(place, DockerPlace):

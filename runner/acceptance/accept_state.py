@@ -92,6 +92,7 @@ class AcceptState:
     checkpoint_dir: Path | None = None
     engines: dict[str, StoredEngine] = field(default_factory=dict)  # by quantisation
     served: Served | None = None
+    has_used_docker: bool = False  # to start a server
     run: Callable[[RunOptions], RunReport] = _run_batch
     ask: Callable[[str, Sequence[EngineRequest]], list[Chunk]] = _ask
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,13 +27,15 @@ def clean_up(state: AcceptState, figures: Figures) -> None:
 
     Raises:
         StepFailedError: Something is.
+        ServerStartError: Servers were started through docker, which does not answer.
     """
     state.commands.close()
     state.served = None
     pids = state.commands.pids
     left = wait_gone(folders_of(state), GONE_TIMEOUT_S)
     segments = find_segments(pids)
-    containers = find_containers(pids) if state.backend == "tensorrt_llm" else []
+    # docker may be installed, and its engine not run: it is nobody's fault where nothing went through it
+    containers = find_containers(pids) if state.has_used_docker else []
     figures.update(
         num_commands=len(pids),
         num_processes_left=len(left),
@@ -68,9 +69,11 @@ def find_segments(pids: Sequence[int]) -> list[str]:
 
 
 def find_containers(pids: Sequence[int]) -> list[str]:
-    """Return the containers that these processes started; none where there is no docker."""
-    if shutil.which("docker") is None:
-        return []
+    """Return the containers that these processes started.
+
+    Raises:
+        ServerStartError: Docker does not answer.
+    """
     names = docker("ps", "--all", "--filter", "label=trtb.pid", "--format", "{{.Names}}").split()
     return [name for name in names if any(name.startswith(f"trtb-serve-{pid}-") for pid in pids)]
 

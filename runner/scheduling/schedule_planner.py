@@ -21,6 +21,7 @@ from trtb.runner.scheduling.schedule_feed import Feed
 from trtb.runner.scheduling.schedule_index import LineIndex, Planned
 from trtb.runner.scheduling.schedule_survey import Survey
 from trtb.runner.source import Item, LinePlace, Refused, Source
+from trtb.runner.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,13 @@ class Planner:
         figures = self.figures
         if self.choice.order == "prefix" and figures is not None:
             text += (
-                f": {figures.num_grouped} of {figures.num_lines} requests share {figures.num_prefixes} "
-                f"prefixes, expected reuse {figures.reuse_share:.1%} of {figures.prompt_tokens} prompt tokens"
+                f": {figures.num_grouped} of {counted(figures.num_lines, 'request')} share "
+                f"{counted(figures.num_prefixes, 'prefix', 'prefixes')}, "
+                f"expected reuse {figures.reuse_share:.1%} of {figures.prompt_tokens} prompt tokens"
             )
         if self.equal:
-            text += f"; {len(self.equal)} requests are equal to an earlier one"
+            are = "is" if len(self.equal) == 1 else "are"
+            text += f"; {counted(len(self.equal), 'request')} {are} equal to an earlier one"
         return text
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from trtb.runner.admission import Admission
 from trtb.runner.report import AdmissionReport, ScheduleReport
 from trtb.runner.scheduling.schedule_feed import Feed
 from trtb.runner.scheduling.schedule_planner import Planner
+from trtb.runner.scheduling.schedule_reuse import SeenReuse, UnseenReuse
 
 
 def schedule_figures(planner: Planner, feed: Feed) -> ScheduleReport:
@@ -21,8 +22,9 @@ def schedule_figures(planner: Planner, feed: Feed) -> ScheduleReport:
         num_grouped=figures.num_grouped if figures else 0,
         num_leaders=feed.meter.num_leaders,
         expected_reuse=round(figures.reuse_share, 4) if figures and is_prefix else None,
-        seen_reuse=round(seen[0], 4) if seen else None,
-        seen_by=seen[1] if seen else None,
+        seen_reuse=round(seen.share, 4) if isinstance(seen, SeenReuse) else None,
+        seen_by=seen.method if isinstance(seen, SeenReuse) else None,
+        unseen_why=seen.reason if isinstance(seen, UnseenReuse) else None,
     )
 
 

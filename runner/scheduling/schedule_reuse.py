@@ -3,20 +3,40 @@
 TensorRT-LLM counts the blocks that it reuses. The CPU engine counts nothing, so it is derived: leaders and
 lines that share nothing compute every token of their prompts, and the time that these take, from arrival
 to first token, gives the engine's pace. What the others take beside that, at the same pace, is what they
-had to compute. Times that overlap are counted once. No I/O.
+had to compute. Times that overlap are counted once. While both kinds are computed at once, the work is
+either's: the share is told only where that leaves little doubt. No I/O.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from trtb.runner.answer import Answer
+from trtb.runner.wording import counted
 
 MAX_SPANS: Final = 50_000
+MIN_KNOWN: Final = 4  # prompts that were computed whole, for a pace
+MAX_DOUBT: Final = 0.1  # of the prompt tokens: between all and none of the time in common being the others'
 Method = Literal["engine counters", "derived from prefill times"]
 Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReuse:
+    """The reused share of the prompt tokens, and how it is known."""
+
+    share: float
+    method: Method
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenReuse:
+    """Nothing tells the share well enough."""
+
+    reason: str
 
 
 @dataclass(slots=True)
@@ -28,6 +48,24 @@ class _Seen:
     known_tokens: int = 0
     prompt_tokens: int = 0  # leaders apart: they are no line's
     lone_tokens: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether more is kept."""
+        return len(self.others) + len(self.known) < MAX_SPANS
+
+    def computed_tokens(self) -> tuple[float, float]:
+        """Return the least and the most tokens that were computed; infinite where no bound is known.
+
+        The least takes all of the time in common as that of the prompts that are known, the most as that of
+        the others, so that the known ones were faster.
+        """
+        known_ns, both_ns = _length(self.known), _length([*self.known, *self.others])
+        if not known_ns:
+            return 0.0, math.inf
+        alone_ns = both_ns - _length(self.others)
+        least = self.known_tokens * both_ns / known_ns
+        return least, self.known_tokens * both_ns / alone_ns if alone_ns else math.inf
 
 
 class ReuseMeter:
@@ -47,12 +85,13 @@ class ReuseMeter:
     def add_leader(self, server: int, num_tokens: int, answer: Answer) -> None:
         """Take a leader, which computed `num_tokens` tokens of its prefix."""
         self.num_leaders += 1
-        self._take_known(self._servers[server], num_tokens, answer)
+        if self._servers[server].has_room:
+            self._take_known(self._servers[server], num_tokens, answer)
 
     def add(self, server: int, num_prompt_tokens: int, answer: Answer, *, is_lone: bool) -> None:
         """Take a line's answer; a lone one has no prefix that others have, too."""
         seen = self._servers[server]
-        if len(seen.others) + len(seen.known) >= MAX_SPANS:
+        if not seen.has_room:
             return
         seen.prompt_tokens += num_prompt_tokens
         if answer.reused_blocks is not None:
@@ -64,25 +103,26 @@ class ReuseMeter:
         elif answer.first_token_ns:
             seen.others.append((answer.arrival_ns, answer.first_token_ns))
 
-    def result(self) -> tuple[float, Method] | None:
-        """Return the reused share of the prompt tokens and how it is known; None where nothing tells."""
+    def result(self) -> SeenReuse | UnseenReuse:
+        """Return what was seen of the engine's reuse, or why nothing was."""
         prompt_tokens = sum(seen.prompt_tokens for seen in self._servers)
         if not prompt_tokens:
-            return None
+            return UnseenReuse("no request was answered")
         if self._has_counts:
             leaders = sum(seen.known_tokens - seen.lone_tokens for seen in self._servers)
             reused = self._counted_blocks * self._tokens_per_block - leaders
-            return max(0.0, reused / prompt_tokens), "engine counters"
-        computed = 0.0
-        for seen in self._servers:
-            known_ns = _length(seen.known)
-            if not seen.prompt_tokens:
-                continue
-            if not known_ns or not seen.known_tokens:
-                return None
-            both_ns = _length([*seen.known, *seen.others])
-            computed += seen.known_tokens * (1 + (both_ns - known_ns) / known_ns)
-        return min(1.0, max(0.0, 1 - computed / prompt_tokens)), "derived from prefill times"
+            return SeenReuse(max(0.0, reused / prompt_tokens), "engine counters")
+        used = [seen for seen in self._servers if seen.prompt_tokens]
+        num_known = min(len(seen.known) for seen in used)
+        if num_known < MIN_KNOWN:
+            return UnseenReuse(
+                f"{counted(num_known, 'prompt')} computed whole; at least {MIN_KNOWN} tell a server's pace"
+            )
+        bounds = [seen.computed_tokens() for seen in used]
+        least, most = sum(low for low, _ in bounds), sum(high for _, high in bounds)
+        if most - least > MAX_DOUBT * prompt_tokens:
+            return UnseenReuse("prompts with a shared prefix were computed together with others")
+        return SeenReuse(min(1.0, max(0.0, 1 - least / prompt_tokens)), "derived from prefill times")
 
     def _take_known(self, seen: _Seen, num_tokens: int, answer: Answer) -> None:
         if answer.first_token_ns:

@@ -289,6 +289,7 @@ def test_failures_are_retried_alone_and_the_output_is_complete_again(options, sh
     assert (second[0], second[2]) == (first[0], first[2])
     with closing(sqlite3.connect(tmp_path / "out.jsonl.run" / "ledger.db")) as connection:
         assert connection.execute("SELECT count(*) FROM superseded").fetchone() == (1,)
-    assert (
-        commands.trtb(shared_server.home, "retry", tmp_path / "out.jsonl", "--code", "engine_error").code == 2
+    other = commands.trtb(
+        shared_server.home, "retry", tmp_path / "out.jsonl", "--code", "engine_error", "--json"
     )
+    assert (other.code, other.json["num_retried"], other.json["num_failed"]) == (1, 0, 1)

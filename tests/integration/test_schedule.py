@@ -78,7 +78,9 @@ def test_every_order_gives_the_same_answers_and_prefix_says_what_it_reused(run):
     assert schedule.num_grouped == total
     assert schedule.expected_reuse
     assert 0.3 < schedule.expected_reuse < 5 / 6  # of six lines a prefix, one computes it
-    assert schedule.seen_by == "derived from prefill times"
+    # whether the times tell it is the machine's; it is told, or said why not
+    assert (schedule.seen_by == "derived from prefill times") is (schedule.seen_reuse is not None)
+    assert (schedule.unseen_why is None) is (schedule.seen_reuse is not None)
     auto = found["auto"][0].schedule
     assert auto
     assert auto.order == "prefix"

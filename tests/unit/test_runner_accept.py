@@ -50,6 +50,7 @@ from trtb.runner.errors import (
     RunInterruptedError,
     ServerStartError,
 )
+from trtb.runner.launching.place import DockerPlace, EmbeddedPlace
 from trtb.runner.options import RunOptions
 from trtb.runner.report import Durations, FailureGroup, RunReport
 from trtb.runner.transport import Chunk, EngineRequest
@@ -226,6 +227,17 @@ def test_the_first_failed_step_gives_the_verdict(state) -> None:
     made = collect(state, Step("a", fail(ServerStartError("x")), 1), Step("b", fail(ReconcileError("y")), 1))
     assert (made.verdict, made.exit_code, made.failed_step) == ("failed", 6, "a")
     assert "failed at a (exit code 6)" in (state.options.evidence / "evidence.txt").read_text()
+
+
+def test_a_failures_reason_and_next_step_are_the_last_lines(state) -> None:
+    made = collect(
+        state,
+        Step("a", fail(BuildError("no room", "make some")), 5),
+        *(Step(name, fail(AssertionError()), 5, ("a",)) for name in ("b", "c", "d")),
+    )
+    words = [line.split(maxsplit=1) for line in accept_evidence.to_text(made).splitlines()[-3:]]
+    assert " ".join(words[0]) == "trtb acceptance: failed at a (exit code 5)"
+    assert words[1:] == [["reason", "no room"], ["next", "make some"]]
 
 
 def test_an_interrupt_leaves_partial_evidence(state) -> None:
@@ -662,6 +674,41 @@ def test_what_is_left_behind_is_named(state, monkeypatch, tmp_path) -> None:
     with pytest.raises(StepFailedError, match=f"trtb_{FakeChild.pid}_abc_region; expected nothing"):
         accept_traces.clean_up(state, figures)
     assert figures["num_shared_memory_left"] == 1
+
+
+@pytest.fixture
+def silent_docker(monkeypatch, tmp_path) -> None:
+    """A docker client whose engine is not running, and nothing of ours that is left."""
+    client = tmp_path / "bin" / "docker"
+    client.parent.mkdir()
+    client.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{client.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("trtb.runner.server.SHM", tmp_path)
+    monkeypatch.setattr(accept_traces, "wait_gone", lambda _folders, _timeout_s: [])
+
+
+@pytest.mark.usefixtures("silent_docker")
+@pytest.mark.parametrize("backend", ["openvino", "tensorrt_llm"])
+def test_where_nothing_went_through_docker_it_need_not_answer(state, backend) -> None:
+    state.backend = backend
+    figures: dict[str, Any] = {}
+    accept_traces.clean_up(state, figures)
+    assert figures["num_containers_left"] == 0
+
+
+@pytest.mark.usefixtures("silent_docker")
+@pytest.mark.parametrize("place", [DockerPlace("image", {}), EmbeddedPlace()])
+def test_what_went_through_docker_is_asked_of_it(state, monkeypatch, place) -> None:
+    monkeypatch.setattr(accept_serve, "choose_place", lambda _choice, _manifest: place)
+    state.commands.children = [FakeChild(code=6, printed=LOST)]
+    with pytest.raises(StepFailedError):
+        accept_serve.deploy(state, "int8_wo", {})
+    if isinstance(place, DockerPlace):
+        with pytest.raises(ServerStartError, match="Cannot connect"):
+            accept_traces.clean_up(state, {})
+    else:
+        accept_traces.clean_up(state, {})
 
 
 # --- real children

@@ -246,6 +246,7 @@ def test_reopened_failures_are_to_do_again_and_their_rows_are_kept_aside(tmp_pat
     path = tmp_path / "ledger.db"
     codes = {1: "timeout", 2: "engine_error", 3: "timeout"}
     write_ledger(path, [*(failed_row(line, code) for line, code in codes.items()), completed_row(4)])
+    assert (ledger.count_failures(path), ledger.count_failures(path, frozenset({"timeout"}))) == (3, 2)
     assert ledger.reopen_failures(path, frozenset({"timeout"})) == 2
     assert lines_of(path) == [2, 4]
     assert ledger.reopen_failures(path, frozenset({"timeout"})) == 0

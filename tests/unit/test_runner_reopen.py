@@ -10,7 +10,7 @@ from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.runner import ledger
 from trtb.runner.errors import InputFileError, RunLockedError
-from trtb.runner.reopen import reopen
+from trtb.runner.reopen import NothingToRetry, reopen
 from trtb.runner.run_folder import RunFolder
 
 ROWS = [completed_row(1), failed_row(2, "timeout"), failed_row(3, "engine_error"), completed_row(4)]
@@ -66,9 +66,10 @@ def test_without_its_input_a_run_stays_as_it_is(options, data):
 
 
 def test_where_nothing_failed_nothing_changes(options):
-    with pytest.raises(ConfigError, match="no failed request"):
-        again(options, codes=frozenset({"queue_full"}))
-    assert RunFolder(options.output).read().state == "finished"
+    paths = RunFolder(options.output).paths
+    before = (paths.record.read_bytes(), paths.record.stat().st_mtime_ns, paths.ledger.read_bytes())
+    assert again(options, codes=frozenset({"queue_full"})) == NothingToRetry(num_failed=2)
+    assert (paths.record.read_bytes(), paths.record.stat().st_mtime_ns, paths.ledger.read_bytes()) == before
     assert done(options) == [1, 2, 3, 4]
 
 

@@ -24,7 +24,7 @@ def made(tmp_path):
     ):
         totals.add(row)
     figures = SessionFigures(
-        num_resumed=1, concurrency=8, num_done=2, num_tokens=8, duration_s=2.0, max_in_flight=5
+        num_resumed=1, concurrency=8, num_completed=2, num_tokens=8, duration_s=2.0, max_in_flight=5
     )
     return report.make_report(
         fake_record(options), RunPaths(options.output), totals, figures, ["odd"], "interrupted"
@@ -40,10 +40,20 @@ def test_it_adds_up_and_says_what_is_left(made):
     assert (made.prompt_tokens, made.completion_tokens) == (20, 8)
 
 
+def test_failures_make_no_speed(tmp_path):
+    options = fake_options(tmp_path)
+    totals = RunTotals()
+    for line in (1, 2, 3, 4):
+        totals.add(failed_row(line, "invalid_request"))
+    figures = SessionFigures(num_resumed=0, concurrency=8, duration_s=0.01)
+    made = report.make_report(fake_record(options), RunPaths(options.output), totals, figures, [], "finished")
+    assert (made.failed, made.requests_per_s, made.output_tokens_per_s) == (4, 0.0, 0.0)
+
+
 def test_cut_answers_are_counted_and_remarked_upon(made):
     assert made.truncated == 1
     assert made.warnings[0] == "odd"
-    assert any("1 answers were cut" in warning for warning in made.warnings)
+    assert any("1 answer cut by" in warning for warning in made.warnings)
 
 
 def test_it_reads_back_as_it_was_written(made, tmp_path):

@@ -171,7 +171,10 @@ def measure(quick: bool, engine: StoredEngine) -> Outcome:
             {"run": bench.small_pool, "best": lambda _: bench.bounded(best)}, size.num_short_rounds
         )
     schedules = [report["schedule"] for report in shared["prefix"]]
-    gap = statistics.median(abs(each["expected_reuse"] - each["seen_reuse"]) for each in schedules)
+    told = [each for each in schedules if each["seen_reuse"] is not None]
+    if not told:
+        raise BenchmarkError(f"no run told its reuse: {schedules[0]['unseen_why']}")
+    gap = statistics.median(abs(each["expected_reuse"] - each["seen_reuse"]) for each in told)
     targets = [
         Target("shared: prefix / input", _ratio(shared), hold=2.0, reach=3.0),
         Target("unshared: prefix / input", _ratio(unshared), hold=0.97, reach=1.0),
@@ -194,7 +197,7 @@ def measure(quick: bool, engine: StoredEngine) -> Outcome:
         "unshared_engine_cpu_ratio": _cpu_ratio(unshared),
         "expected_reuse": [each["expected_reuse"] for each in schedules],
         "seen_reuse": [each["seen_reuse"] for each in schedules],
-        "seen_by": schedules[0]["seen_by"],
+        "seen_by": told[0]["seen_by"],
         "bound_tokens_per_s": [f"{bound}: {speed:.1f}" for bound, speed in sweep.items()],
         "small_pool_tokens_per_s": small["run"],
         "best_bound_tokens_per_s": small["best"],
