@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class CalibrationSet:
     sha256: str  # over the token ids
     seed: int
     num_skipped: int = 0  # lines of the source that were of no use
+    warnings: tuple[str, ...] = ()  # what a person should know of what was skipped or is missing
 
     @property
     def num_tokens(self) -> int:
@@ -92,11 +94,17 @@ class _Faults:
     """How many lines were of no use, and the first of them."""
 
     count: int = 0
+    num_lines: int = 0  # of passages and of what is none, whole
     first: list[Fault] = field(default_factory=list)
 
     def add(self, fault: Fault) -> None:
         self.count += 1
         self.first = sorted([*self.first, fault], key=lambda known: known.line)[:_NUM_FAULTS_TOLD]
+
+    @property
+    def told(self) -> str:
+        """Return the first of them on one line."""
+        return "; ".join(f"line {fault.line}: {fault.why}" for fault in self.first)
 
 
 def select_calibration(
@@ -114,15 +122,28 @@ def select_calibration(
 
     Raises:
         ConfigError: The source is missing, is no text, or has nothing to calibrate with.
-        CheckpointError: The tokenizer does not load.
+        CheckpointError: The tokenizer does not load, or its chat template does not end.
     """
-    chosen = choose(config, PromptEncoder(tokenizer_folder), vocab_size, progress)
+    with closing(PromptEncoder(tokenizer_folder)) as encoder:
+        chosen = choose(config, encoder, vocab_size, progress)
     skipped = f"; {chosen.num_skipped} lines skipped" if chosen.num_skipped else ""
     progress(
         "calibration",
         f"{len(chosen.token_ids)} samples of {chosen.source}, {chosen.num_tokens} tokens{skipped}",
     )
     return chosen
+
+
+def calibrate_with(
+    write_tokenizer: Callable[[Path], None], config: CalibrationConfig, vocab_size: int
+) -> CalibrationSet:
+    """Return the calibration set of a checkpoint that writes its tokenizer; see `select_calibration`.
+
+    Its progress is not told: `warnings` has what matters of it.
+    """
+    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
+        write_tokenizer(Path(name))
+        return select_calibration(config, Path(name), vocab_size, lambda _step, _detail: None)
 
 
 def built_in_texts() -> list[str]:
@@ -138,6 +159,7 @@ def choose(
     faults = _Faults()
     if config.source is None:
         texts = built_in_texts()
+        faults.num_lines = len(texts)
         name, source_sha256 = BUILT_IN, files.sha256_bytes(_BUILT_IN_SEPARATOR.join(texts).encode())
         numbered = ((number, Text(text)) for number, text in enumerate(texts, start=1))
         contents: Iterable[tuple[int, Content | str]] = _sample(numbered, config)
@@ -154,12 +176,32 @@ def choose(
         raise _nothing_usable(config.source or BUILT_IN, faults)
     data = json.dumps(samples, separators=(",", ":")).encode()
     sha256 = files.sha256_bytes(data)
-    return CalibrationSet(tuple(samples), name, source_sha256, sha256, config.seed, faults.count)
+    return CalibrationSet(
+        tuple(samples),
+        name,
+        source_sha256,
+        sha256,
+        config.seed,
+        num_skipped=faults.count,
+        warnings=_warnings(config, samples, faults),
+    )
+
+
+def _warnings(config: CalibrationConfig, samples: list[tuple[int, ...]], faults: _Faults) -> tuple[str, ...]:
+    """Return a line where something was skipped, or a source has fewer samples than are wanted."""
+    is_cut = sum(map(len, samples)) >= MAX_TOTAL_TOKENS
+    is_short = len(samples) < config.num_samples and not is_cut
+    if not faults.count and not is_short:
+        return ()
+    told = f"{faults.count} of {faults.num_lines} lines of no use: {faults.told}; " if faults.count else ""
+    found = f"{len(samples)} sample{'s' if len(samples) != 1 else ''} of {config.num_samples} wanted"
+    return (f"calibration: {told}{found}",)
 
 
 def _usable(file: IO[bytes], kind: Kind, faults: _Faults, progress: Progress) -> Iterator[Passage]:
     next_told = _TELL_EVERY_BYTES
     for found in find_passages(file, kind):
+        faults.num_lines += 1
         if isinstance(found, Fault):
             faults.add(found)
             continue
@@ -229,9 +271,10 @@ def _id_fault(ids: Sequence[int], vocab_size: int) -> str | None:
 
 
 def _nothing_usable(source: str, faults: _Faults) -> ConfigError:
-    told = "; ".join(f"line {fault.line}: {fault.why}" for fault in faults.first)
     found = (
-        f"none of {faults.count} lines can be used ({told})" if faults.count else "nothing but blank lines"
+        f"none of {faults.count} lines can be used ({faults.told})"
+        if faults.count
+        else "nothing but blank lines"
     )
     return ConfigError(
         f"calibration source: {source}: {found}",

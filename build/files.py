@@ -19,13 +19,24 @@ from typing import IO
 import filelock
 import platformdirs
 
+from trtb.build.errors import ConfigError
+
 CHUNK_BYTES = 1 << 20
 
 
 def trtb_home() -> Path:
-    """Return the folder of models, engines and caches: TRTB_HOME, else the platform's user data folder."""
+    """Return the folder of models, engines and caches: TRTB_HOME, else the platform's user data folder.
+
+    Raises:
+        ConfigError: TRTB_HOME leads nowhere.
+    """
     home = os.environ.get("TRTB_HOME")
-    return Path(home).expanduser().resolve() if home else Path(platformdirs.user_data_dir("trtb"))
+    if not home:
+        return Path(platformdirs.user_data_dir("trtb"))
+    try:
+        return Path(home).expanduser().resolve()
+    except (OSError, RuntimeError) as exc:  # a loop of links, no such user's home
+        raise ConfigError(f"TRTB_HOME: {home!r}: {exc}; expected a folder", "set it to a folder") from exc
 
 
 def fsync_dir(path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from trtb.build.chat_template import ChatTemplate
 from trtb.build.errors import CheckpointError
 
 # of English a token has about four; a text is cut before it is tokenised, or one long line takes minutes
@@ -17,7 +18,7 @@ _MAX_CHARACTERS_PER_TOKEN: Final = 32
 
 
 class PromptEncoder:
-    """Turns prompts into token ids.
+    """Turns prompts into token ids; close it, or the process that renders chats goes on.
 
     Args:
         folder: A `tokenizer/` folder of an engine.
@@ -38,6 +39,13 @@ class PromptEncoder:
             raise CheckpointError(
                 f"{folder}: no usable tokenizer: {exc}", "give a checkpoint with its tokenizer.json"
             ) from exc
+        self._folder = folder
+        self._template: ChatTemplate | None = None
+
+    def close(self) -> None:
+        """End the process that renders chats, where there is one."""
+        if self._template is not None:
+            self._template.close()
 
     def encode_text(self, text: str, max_tokens: int) -> list[int]:
         """Return at most `max_tokens` ids, with the special tokens that the tokenizer adds by itself."""
@@ -50,16 +58,13 @@ class PromptEncoder:
 
         Raises:
             ValueError: The chat template refuses the messages; it says why.
+            CheckpointError: It takes too long, or too much memory.
         """
-        import jinja2
-
         if not self._tokenizer.chat_template:
             return self.encode_text("\n\n".join(message["content"] for message in messages), max_tokens)
-        try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as exc:
-            # a template is the checkpoint's own program: what it raises is its verdict on the messages
-            raise ValueError(f"the chat template refuses the messages: {exc}") from exc
+        if self._template is None:
+            self._template = ChatTemplate(self._folder)
+        text = self._template.render(messages)
         # the template has written the special tokens that the model wants; more would double them
         return self._encode(text, max_tokens, add_special_tokens=False)
 

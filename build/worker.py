@@ -81,7 +81,12 @@ _ERRORS: dict[str, type[TrtbError]] = {
     "out_of_memory": InsufficientMemoryError,
     "failed": BuildError,
 }
-_HINTS = {"out_of_memory": "stop other work, raise the container's memory limit, or choose a smaller model"}
+_HINTS = {
+    "out_of_memory": "stop other work, raise the container's memory limit, or choose a smaller model",
+    "unsupported": "choose another checkpoint, backend or quantisation; trtb models list",
+    "invalid": "correct what the message names, or fetch the checkpoint again",
+    "failed": "check the toolchain (trtb toolchain verify) and the machine (trtb preflight), then try again",
+}
 
 
 def run_worker(
@@ -130,7 +135,7 @@ def run_worker(
         silence_limit_s=silence_limit_s,
         is_done=reply_path.exists,
     )
-    return _take(script.name, reply_path, ended, output)
+    return _take(script.name, reply_path, ended, output, getattr(log, "name", ""))
 
 
 def worker_environment(work: Path) -> dict[str, str]:
@@ -162,23 +167,26 @@ def num_usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         return num_cores
 
 
-def _take(name: str, reply_path: Path, ended: ProcessEnd, output: _Output) -> WorkerReply:
+def _take(name: str, reply_path: Path, ended: ProcessEnd, output: _Output, log_path: str) -> WorkerReply:
+    failed = f"read {log_path}, then: {_HINTS['failed']}" if log_path else _HINTS["failed"]
     try:
         reply = _REPLY.validate_json(reply_path.read_bytes())
     except FileNotFoundError as exc:
         raise BuildError(
             f"{name}: {_how_ended(ended)} without a reply; its last lines:\n{output.tail()}",
-            _HINTS["out_of_memory"] if ended.status == -signal.SIGKILL else "",
+            _HINTS["out_of_memory"] if ended.status == -signal.SIGKILL else failed,
         ) from exc
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         raise BuildError(
             f"{name}: {_how_ended(ended)} with a reply that is none ({first['msg']}); "
-            f"its last lines:\n{output.tail()}"
+            f"its last lines:\n{output.tail()}",
+            failed,
         ) from exc
     if isinstance(reply, _Refused):
         error = reply.error
-        raise _ERRORS[error.kind](f"{name}: {error.message}", error.hint or _HINTS.get(error.kind, ""))
+        hint = failed if error.kind == "failed" else _HINTS[error.kind]
+        raise _ERRORS[error.kind](f"{name}: {error.message}", error.hint or hint)
     return WorkerReply(result=reply.result, versions=reply.versions, peak_rss_bytes=reply.peak_rss_bytes)
 
 

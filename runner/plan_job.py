@@ -25,7 +25,7 @@ def check_is_new(path: Path) -> None:
     Raises:
         ConfigError: There is one of that name.
     """
-    with tell_disk_errors(ConfigError, path, _HINT):
+    with tell_disk_errors(ConfigError, path.parent, _HINT):
         is_there = path.exists()
     if is_there:
         raise ConfigError(f"{path}: exists; expected a new file", "choose another name, or remove it")
@@ -40,7 +40,7 @@ def write_job(
         ConfigError: It cannot be written there.
     """
     data = to_yaml(plan, model=model, build_spec=build_spec, engine=engine, input_path=input_path)
-    with tell_disk_errors(ConfigError, path, _HINT, needed_bytes=len(data)):
+    with tell_disk_errors(ConfigError, path.parent, _HINT, needed_bytes=len(data)):
         files.write_atomic(path, data)
 
 

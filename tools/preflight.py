@@ -144,9 +144,12 @@ def engines_here(hardware: HardwareInfo) -> list[dict[str, Any]]:
     from trtb.build.planning.preflight_engine import runnable_on
     from trtb.build.store import EngineStore
 
+    home = trtb_home()
+    if not home.is_dir():  # not there yet; or a file, of which a finding tells
+        return []
     return [
         {"reference": stored.manifest.reference, "runs_on": runnable_on(stored.manifest, hardware)}
-        for stored in EngineStore(trtb_home()).list(None)
+        for stored in EngineStore(home).list(None)
     ]
 
 

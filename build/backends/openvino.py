@@ -7,7 +7,6 @@ because fluent text proves nothing about what quantisation cost.
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +19,7 @@ from trtb.build.backends.openvino_hf import HfSource
 from trtb.build.backends.openvino_nncf import compress_weights
 from trtb.build.backends.openvino_runtime import MODEL_FILES, score_texts, smoke_generate
 from trtb.build.backends.openvino_tokenizer import TOKENIZER_FILES
-from trtb.build.calibration import CalibrationSet, select_calibration
+from trtb.build.calibration import calibrate_with
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.compatibility import installed_versions
 from trtb.build.config import BuildConfig, resolve_max_seq_len
@@ -52,6 +51,10 @@ class OpenvinoBackend:
         source = _open(pinned, host.home)
         group_size = check_linears(scheme, source.linears(), config.group_size, 1)
         uses_nncf = _uses_nncf(source, config.quant)
+        calibration = None
+        if scheme.needs_calibration:
+            vocab_size = source.model.vocab_size
+            calibration = calibrate_with(source.write_tokenizer, config.calibration, vocab_size)
         return BuildPlan(
             config=config.model_copy(
                 update={
@@ -67,7 +70,8 @@ class OpenvinoBackend:
             toolchain=source.versions | (installed_versions(("nncf",)) if uses_nncf else {}),
             compute_capability="cpu",
             peak_host_bytes=_peak_host_bytes(source, uses_nncf=uses_nncf),
-            calibration=_select_calibration(source, config) if scheme.needs_calibration else None,
+            calibration=calibration,
+            warnings=calibration.warnings if calibration else (),
         )
 
     def build(
@@ -120,14 +124,6 @@ def _check_options(config: BuildConfig) -> None:
         raise ConfigError(
             f"{wrong[0]}: {getattr(config, wrong[0])!r}; the openvino backend has no such choice",
             "leave it out, or use --backend tensorrt_llm",
-        )
-
-
-def _select_calibration(source: Source, config: BuildConfig) -> CalibrationSet:
-    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
-        source.write_tokenizer(Path(name))
-        return select_calibration(
-            config.calibration, Path(name), source.model.vocab_size, lambda _step, _detail: None
         )
 
 

@@ -16,6 +16,7 @@ from trtb.build.backends.openvino_runtime import MODEL_FILES
 from trtb.build.backends.openvino_tokenizer import write_tokenizer_ir
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.checkpoints.hf_checkpoint import Linear, read_hf, write_tokenizer
+from trtb.build.checkpoints.weight_values import check_finite
 from trtb.build.compatibility import installed_versions
 from trtb.build.manifest import ModelShape, TokenIds
 from trtb.build.steps import BuildSteps
@@ -59,6 +60,7 @@ class HfSource:
         """Return the folder of the F16 IR, its tokenizers, and what torch makes of the texts."""
 
         def produce(folder: Path) -> None:
+            check_finite(self._checkpoint.tensors.values())
             write_tokenizer_ir(tokenizer, folder)
             work = folder / ".work"
             reply = run_worker(

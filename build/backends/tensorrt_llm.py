@@ -7,14 +7,14 @@ through the scripts of NVIDIA's container. The compiler runs where `find_compile
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from trtb.build import files, kv_cache, quality
 from trtb.build.backends.base import BuildHost, BuildPlan, BuiltCheckpoint, BuiltEngine
-from trtb.build.calibration import select_calibration
+from trtb.build.calibration import calibrate_with
 from trtb.build.checkpoint import PinnedCheckpoint
 from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, read_hf, write_tokenizer
 from trtb.build.compatibility import PRIMARY_TRTLLM
@@ -47,6 +47,7 @@ from trtb.build.trtllm.trtllm_quantise import (
     Road,
     ToolchainRoad,
     needs_container,
+    quantise,
     read_export,
 )
 from trtb.build.trtllm.trtllm_rules import CompileTarget, resolve_options
@@ -121,7 +122,10 @@ class TensorrtLlmBackend:
                 "quantise_with": "container" if by_container else "toolchain",
             }
         )
-        calibration = _select_calibration(source, config) if is_calibrated(scheme, kv_cache_dtype) else None
+        calibration = None
+        if is_calibrated(scheme, kv_cache_dtype):
+            write = partial(write_tokenizer, source)
+            calibration = calibrate_with(write, config.calibration, source.model.vocab_size)
         road = _road(source, config, calibration, toolchain, compiler)
         self._compiler = compiler
         self._road = road
@@ -138,7 +142,7 @@ class TensorrtLlmBackend:
             backend_options=json.loads(options.model_dump_json()),
             commands=_commands(road, compiler, options, host.home),
             notes=tuple(f"{name}: {why}" for name, why in resolved.reasons.items()),
-            warnings=(*remarks, *resolved.warnings),
+            warnings=(*remarks, *resolved.warnings, *(calibration.warnings if calibration else ())),
         )
 
     def build_checkpoint(
@@ -147,6 +151,7 @@ class TensorrtLlmBackend:
         """Quantise, verify and measure; nothing is compiled.
 
         Raises:
+            CheckpointError: A weight is not a number.
             QuantizationError: The files are not what they should be, or worse than the scheme explains.
             BuildError: A step failed.
         """
@@ -239,14 +244,6 @@ def _find_compiler(host: BuildHost) -> Compiler:
         raise type(exc)(exc.message, hint) from exc
 
 
-def _select_calibration(source: HfCheckpoint, config: BuildConfig) -> CalibrationSet:
-    with tempfile.TemporaryDirectory(prefix="trtb-tokenizer-") as name:
-        write_tokenizer(source, Path(name))
-        return select_calibration(
-            config.calibration, Path(name), source.model.vocab_size, lambda _step, _detail: None
-        )
-
-
 def _checkpoint_options(config: BuildConfig) -> CheckpointOptions:
     assert config.dtype != "auto"
     return CheckpointOptions(
@@ -281,7 +278,7 @@ def _quantise(pinned: PinnedCheckpoint, road: Road, steps: BuildSteps) -> Path:
         "versions": road.versions,
         **road.inputs(),
     }
-    return steps.run("quantise", inputs, lambda folder: road.make(folder, steps))
+    return steps.run("quantise", inputs, lambda folder: quantise(road, folder, steps))
 
 
 def _verify(source: HfCheckpoint, plan: BuildPlan, quantised: Path, steps: BuildSteps) -> CheckpointReport:

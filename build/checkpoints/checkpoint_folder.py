@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from trtb.build import files
 from trtb.build.checkpoints.checkpoint_weights import is_other_form, read_weights
-from trtb.build.checkpoints.safetensors_file import unique_object
+from trtb.build.checkpoints.json_file import load_json
 from trtb.build.errors import CheckpointError, CheckpointUnsafeError
 
 # Formats whose readers run code that the file holds.
@@ -65,7 +64,8 @@ def _check_json(source: Path, names: list[str], allow_remote_code: bool) -> None
         if not name.lower().endswith(".json"):
             continue
         is_config = name.lower().endswith("config.json")
-        value = _load_json(path, is_config)
+        # of a key that stands twice, one reader takes the first and another the last
+        value = load_json(path, is_strict=is_config)
         if is_config and not isinstance(value, dict):
             raise CheckpointError(f"{path}: a {type(value).__name__}; expected an object")
         if is_config and _names_code(value) and not allow_remote_code:
@@ -75,18 +75,6 @@ def _check_json(source: Path, names: list[str], allow_remote_code: bool) -> None
             )
         if name == "config.json":
             _check_architectures(path, value)
-
-
-def _load_json(path: Path, is_config: bool) -> Any:
-    # of a key that stands twice, one reader takes the first and another the last
-    hook = unique_object if is_config else None
-    try:
-        return json.loads(path.read_bytes(), object_pairs_hook=hook)
-    except (ValueError, RecursionError) as exc:
-        raise CheckpointError(
-            f"{path}: not JSON ({exc}); expected {'a configuration' if is_config else 'a whole file'}",
-            "fetch the checkpoint again",
-        ) from exc
 
 
 def _check_architectures(path: Path, config: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ name: what it would load, and what is pinned, must be the same tensors.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtb.build.checkpoints.safetensors_file import StoredTensor, read_header, unique_object
+from trtb.build.checkpoints.json_file import load_json
+from trtb.build.checkpoints.safetensors_file import StoredTensor, read_header
 from trtb.build.errors import CheckpointError
 
 SINGLE_FILE = "model.safetensors"
@@ -98,13 +98,13 @@ def _read_sharded(folder: Path, shards: list[str]) -> Weights:
 
 
 def _read_index(path: Path) -> tuple[dict[str, str], Any]:
+    index = load_json(path, is_strict=True)
     try:
-        index = json.loads(path.read_bytes(), object_pairs_hook=unique_object)
         weight_map = index["weight_map"]
         total_size = index.get("metadata", {}).get("total_size")
         if not weight_map or not all(isinstance(shard, str) for shard in weight_map.values()):
             raise ValueError("no names of shards")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as exc:
+    except (ValueError, KeyError, AttributeError, TypeError) as exc:
         raise CheckpointError(
             f"{path}: no weight_map ({type(exc).__name__}: {exc}); expected the index of shards", _AGAIN
         ) from exc

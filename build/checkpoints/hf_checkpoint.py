@@ -17,11 +17,11 @@ from trtb.build.checkpoints.hf_config import (
     expected_tensors,
     get_family,
     has_tied_embeddings,
-    load_object,
     read_config,
     read_rope,
 )
 from trtb.build.checkpoints.hf_tokenizer import read_tokens, write_tokenizer
+from trtb.build.checkpoints.json_file import load_object
 from trtb.build.checkpoints.safetensors_file import StoredTensor, read_tensor
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 from trtb.build.manifest import ModelShape, TokenIds

@@ -7,13 +7,14 @@ configuration classes: a config.json leaves out what equals its class's default.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trtb.build.checkpoints.hf_config_checks import check_rope_scaling, check_values
+from trtb.build.checkpoints.json_file import load_object
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 from trtb.build.manifest import ModelShape
 
@@ -69,23 +70,6 @@ def read_config(source: Path | Mapping[str, Any]) -> HfShape:
     return _shape("config.json", source)
 
 
-def load_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises:
-        CheckpointError: It is not there, not JSON, or no object.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError as exc:
-        raise CheckpointError(f"{path}: not found; expected a file of a Hugging Face model folder") from exc
-    except (ValueError, RecursionError) as exc:
-        raise CheckpointError(f"{path}: not JSON ({exc}); expected an object") from exc
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: a {type(value).__name__}; expected an object")
-    return value
-
-
 def get_family(where: str, config: Mapping[str, Any]) -> Family:
     """Return what is special of the config's model_type.
 
@@ -93,7 +77,7 @@ def get_family(where: str, config: Mapping[str, Any]) -> Family:
         CheckpointUnsupportedError: It is not known here.
     """
     model_type = config.get("model_type")
-    if model_type in FAMILIES:
+    if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
     raise CheckpointUnsupportedError(
         f"{where}: model_type: {model_type!r}; expected one of {', '.join(FAMILIES)}",
@@ -114,7 +98,8 @@ def read_rope(where: str, config: Mapping[str, Any]) -> tuple[float, dict[str, A
     nothing. A scaling that scales nothing is None; its kind stands under `rope_type` in either form.
 
     Raises:
-        CheckpointError: Theta is no positive number, or the scaling no object.
+        CheckpointError: Theta is no positive number, or the scaling no object of such.
+        CheckpointUnsupportedError: The scaling's kind is not known here.
     """
     found = config.get("rope_parameters") or {}
     scaling = config.get("rope_scaling") or {}
@@ -126,7 +111,11 @@ def read_rope(where: str, config: Mapping[str, Any]) -> tuple[float, dict[str, A
         raise CheckpointError(f"{where}: rope_theta: {theta!r}; expected a positive number")
     kind = merged.pop("type", None)
     kind = merged.pop("rope_type", kind)
-    return float(theta), None if kind in {None, "default"} else {"rope_type": kind, **merged}
+    if kind is None or kind == "default":
+        return float(theta), None
+    scaling = {"rope_type": kind, **merged}
+    check_rope_scaling(where, scaling)
+    return float(theta), scaling
 
 
 def expected_tensors(where: str, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -202,6 +191,8 @@ def need_int(where: str, config: Mapping[str, Any], key: str, default: int | Non
 
 def _shape(where: str, config: Mapping[str, Any]) -> HfShape:
     family = get_family(where, config)
+    check_values(where, config)
+    read_rope(where, config)
     hidden, num_heads = need_int(where, config, "hidden_size"), need_int(where, config, "num_attention_heads")
     model = ModelShape(
         architecture=config["model_type"],

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtb.build.checkpoints.gguf_checkpoint import END_OF_GENERATION
-from trtb.build.checkpoints.hf_config import load_object
+from trtb.build.checkpoints.json_file import load_object, read_bounded
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 from trtb.build.manifest import TokenIds
 
 if TYPE_CHECKING:
     from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint
+
+MAX_TEMPLATE_BYTES = 1 << 20
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -94,7 +96,13 @@ def read_chat_template(folder: Path) -> str | None:
         CheckpointError: It is in no form that is known.
     """
     if (path := folder / "chat_template.jinja").is_file():
-        return path.read_bytes().decode()
+        try:
+            return read_bounded(path, MAX_TEMPLATE_BYTES).decode()
+        except UnicodeDecodeError as exc:
+            raise CheckpointError(
+                f"{path}: not UTF-8 at byte {exc.start + 1}; expected a Jinja template",
+                "fetch the checkpoint again",
+            ) from exc
     template = _optional_object(folder / "tokenizer_config.json").get("chat_template")
     if template is None:
         template = _optional_object(folder / "chat_template.json").get("chat_template")

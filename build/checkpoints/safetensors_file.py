@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtb.build.checkpoints.json_file import unique_object
 from trtb.build.errors import CheckpointError, CheckpointUnsupportedError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """
     size_bytes = path.stat().st_size
     data_start, header = _read_json(path, size_bytes)
-    header.pop("__metadata__", None)
+    _check_metadata(path, header.pop("__metadata__", {}))
     if not header:
         raise CheckpointError(f"{path}: no tensors; expected weights", "fetch the checkpoint again")
     tensors = [_parse_entry(path, name, entry, data_start) for name, entry in header.items()]
@@ -175,20 +176,6 @@ def from_bf16(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return widened
 
 
-def unique_object(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object for `json.loads(object_pairs_hook=...)`; of two readers each could take another.
-
-    Raises:
-        ValueError: A key stands in it twice.
-    """
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {key[:100]!r} twice")
-        found[key] = value
-    return found
-
-
 def _read_json(path: Path, size_bytes: int) -> tuple[int, dict[str, Any]]:
     try:
         with path.open("rb") as file:
@@ -204,6 +191,14 @@ def _read_json(path: Path, size_bytes: int) -> tuple[int, dict[str, Any]]:
             "fetch the checkpoint again",
         ) from exc
     return 8 + header_bytes, header
+
+
+def _check_metadata(path: Path, metadata: Any) -> None:
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CheckpointError(
+            f"{path}: __metadata__: {str(metadata)[:200]}; expected an object of texts",
+            "fetch the checkpoint again",
+        )
 
 
 def _parse_entry(path: Path, name: str, entry: Any, data_start: int) -> StoredTensor:

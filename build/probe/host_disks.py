@@ -73,7 +73,7 @@ def probe_disk(path: Path, *, root: Path, problems: list[Problem]) -> DiskInfo |
         is_network=mount.file_system in _NETWORK,
         is_memory=mount.file_system in _MEMORY,
         is_rotational=_is_rotational(mount, root),
-        is_writable=os.access(existing, os.W_OK),
+        is_writable=existing.is_dir() and os.access(existing, os.W_OK),  # a file can be written, too
         total_bytes=free.f_blocks * free.f_frsize,
         free_bytes=free.f_bavail * free.f_frsize,
         free_inodes=free.f_favail if free.f_files else None,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from trtb.build.checkpoints.safetensors_file import read_header, unique_object
+from trtb.build.checkpoints.json_file import unique_object
+from trtb.build.checkpoints.safetensors_file import read_header
 from trtb.build.errors import CheckpointError, QuantizationError
 from trtb.build.manifest import Record
 from trtb.build.trtllm.trtllm_comparison import Comparison, MatrixError, Rank, read_float

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trtb.build.checkpoints.safetensors_file import StoredTensor, from_bf16, to_bf16
+from trtb.build.checkpoints.weight_values import not_finite
 from trtb.build.errors import QuantizationError
 from trtb.build.trtllm.trtllm_numerics import (
     Array,
@@ -85,6 +86,7 @@ class Comparison:
 
         Raises:
             QuantizationError: A value is not a number, or a matrix that was not quantised differs.
+            CheckpointError: The original holds a value that is not a number.
         """
         for part in self._linear_parts(layer):
             if self.options.stored_algo is None:
@@ -103,6 +105,7 @@ class Comparison:
 
         Raises:
             QuantizationError: A value differs.
+            CheckpointError: The original holds a value that is not a number.
         """
         if layer is None:
             for part in self._global_parts():
@@ -164,13 +167,11 @@ class Comparison:
         for start in range(0, part.num_rows, step):
             stop = min(start + step, part.num_rows)
             values = _dequantise(self.rank, part.stored, part.row + start, part.row + stop)
+            rows = slice(part.original_row + start, part.original_row + stop)
+            place = slice(part.original_column, part.original_column + columns)
+            expected = _read_original(original, rows, place)
             if not np.isfinite(values).all():
                 raise QuantizationError(f"{weight.path.name}: {weight.name}: not a number; expected finite")
-            expected = _read_float(
-                original,
-                slice(part.original_row + start, part.original_row + stop),
-                slice(part.original_column, part.original_column + columns),
-            )
             norm += float(np.vdot(expected, expected))
             values -= expected
             difference += float(np.vdot(values, values))
@@ -187,7 +188,7 @@ class Comparison:
         for start in range(0, part.num_rows, step):
             stop = min(start + step, part.num_rows)
             rows = slice(part.original_row + start, part.original_row + stop)
-            expected = _read_float(original, rows, columns if len(original.shape) > 1 else None)
+            expected = _read_original(original, rows, columns if len(original.shape) > 1 else None)
             if self._is_gemma_norm(part):
                 expected = expected + np.float32(1)  # as these norms multiply; the sum is stored
             values = _map(stored)[part.row + start : part.row + stop]
@@ -217,9 +218,12 @@ def read_float(tensor: StoredTensor) -> Array:
     return _to_float(_map(tensor), tensor.dtype)
 
 
-def _read_float(tensor: StoredTensor, rows: slice, columns: slice | None) -> Array:
-    values = _map(tensor)[rows]
-    return _to_float(values if columns is None else values[:, columns], tensor.dtype)
+def _read_original(tensor: StoredTensor, rows: slice, columns: slice | None) -> Array:
+    mapped = _map(tensor)[rows]
+    values = _to_float(mapped if columns is None else mapped[:, columns], tensor.dtype)
+    if not np.isfinite(values).all():  # no fault of the quantisation, and equal to nothing
+        raise not_finite(tensor)
+    return values
 
 
 def _to_float(values: Array, dtype: str) -> Array:

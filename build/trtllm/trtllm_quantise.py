@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trtb.build import quality
 from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint, write_tokenizer
+from trtb.build.checkpoints.weight_values import check_finite
 from trtb.build.config import CalibrationConfig
 from trtb.build.errors import CheckpointUnsupportedError
 from trtb.build.manifest import write_record
@@ -40,6 +41,11 @@ TOOLCHAIN_FAMILIES = frozenset({*KNOWN_FAMILIES, "mixtral"})
 
 class Road(Protocol):
     """One way to make a checkpoint."""
+
+    @property
+    def source(self) -> HfCheckpoint:
+        """Return what it is made from."""
+        ...
 
     @property
     def versions(self) -> dict[str, str]:
@@ -179,6 +185,18 @@ def needs_container(source: HfCheckpoint, asked: str, compiler: Compiler | None)
             )
         return True
     return False
+
+
+def quantise(road: Road, folder: Path, steps: BuildSteps) -> None:
+    """Make a checkpoint in `folder`; before any work, every weight of the source is read once.
+
+    Raises:
+        CheckpointError: A weight is not a number.
+        BuildError: The road's end was not reached.
+    """
+    steps.say("quantise", "reading every weight once")
+    check_finite(road.source.tensors.values())
+    road.make(folder, steps)
 
 
 def read_export(quantised: Path) -> ExportResult | None:

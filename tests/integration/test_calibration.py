@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import request_lines
 
-from trtb.build import calibration
-from trtb.build.config import CalibrationConfig
+from trtb.build import calibration, checkpoint
+from trtb.build.backends.base import BuildHost
+from trtb.build.backends.openvino import OpenvinoBackend
+from trtb.build.config import BuildConfig, CalibrationConfig
 from trtb.build.errors import CheckpointError, ConfigError
 from trtb.build.store import EngineStore
 from trtb.runner.prompt import LengthLimits, PromptRenderer
@@ -106,3 +109,15 @@ def test_without_a_chat_template_a_chat_is_its_texts(own_template: Path, tmp_pat
         CalibrationConfig(source=str(source)), own_template, VOCAB_SIZE, lambda _step, _detail: None
     )
     assert len(set(chosen.token_ids)) == 1
+
+
+def test_a_plan_warns_of_lines_that_were_of_no_use(model_home: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    good = json.dumps(request_lines.completion("a", prompt="Once upon a time"))
+    source.write_text(good + "\n{\n[]\n{}\n7")
+    config = BuildConfig(quant="int4_awq", calibration=CalibrationConfig(source=str(source)))
+    pinned = checkpoint.resolve("smollm2-135m-instruct", model_home)
+    plan = OpenvinoBackend().check(pinned, config, BuildHost(model_home))
+    (warning,) = plan.warnings
+    assert warning.startswith("calibration: 4 of 5 lines of no use: line 2: not JSON")
+    assert warning.endswith("; 1 sample of 128 wanted")

@@ -112,6 +112,21 @@ def test_bad_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     chosen = choose_from(path)
     assert texts_of(chosen) == ["ufine"]
     assert chosen.num_skipped == 5
+    (warning,) = chosen.warnings
+    assert warning.startswith("calibration: 5 of 6 lines of no use: line 1: not JSON")
+    assert warning.endswith("; 1 sample of 128 wanted")
+    assert choose_from(None).warnings == ()
+
+
+def test_a_short_file_is_told_and_one_that_is_cut_at_the_total_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("a line of text\n" * 3)
+    assert choose_from(path, num_samples=4).warnings == ("calibration: 3 samples of 4 wanted",)
+    assert choose_from(path, num_samples=3).warnings == ()
+    monkeypatch.setattr("trtb.build.calibration.MAX_TOTAL_TOKENS", 20)
+    assert choose_from(path, num_samples=4).warnings == ()
 
 
 def test_a_refused_line_is_replaced_by_another(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -62,6 +63,22 @@ def test_a_local_gguf_is_pinned_under_a_clean_name(tmp_path: Path, home: Path) -
     assert [entry.sha256 for entry in pinned.pin.files] == [sha256_bytes(GGUF)]
     assert pinned.pin.total_bytes == len(GGUF)
     verify(pinned)
+
+
+def test_a_path_that_leads_nowhere_or_to_a_pipe_is_refused(tmp_path: Path, home: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, loop / "model"):
+        with pytest.raises(CheckpointNotFoundError, match=r"loop.*; expected a \.gguf file"):
+            pin_path(path, home)
+    with pytest.raises(CheckpointNotFoundError, match=r"Not a directory; expected"):
+        pin_path(Path(__file__) / "model", home)
+    with pytest.raises(CheckpointNotFoundError, match=r"expected a \.gguf file"):
+        pin_path(Path("~no-such-user-here/model"), home)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(CheckpointError, match="a pipe, socket or device"):
+        pin_path(tmp_path / "pipe.gguf", home)
+    assert not home.exists()
 
 
 def test_pinning_the_same_file_again_gives_the_same_pin(tmp_path: Path, home: Path) -> None:

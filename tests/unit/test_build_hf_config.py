@@ -119,7 +119,12 @@ def test_biases_are_expected_where_the_config_says_so() -> None:
     assert biases(config("mistral", 10, 64, 1, 4, 8, attention_bias=True)) == []
 
 
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 
 
 @pytest.mark.parametrize(
@@ -187,3 +192,53 @@ def test_a_family_that_is_not_known_is_refused(model_type: Any) -> None:
 def test_a_config_that_is_not_there_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json: not found"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rms_norm_eps": "1e-5"}, r"rms_norm_eps: '1e-5'; expected a number between 0 and 1"),
+        ({"rms_norm_eps": 0}, r"rms_norm_eps: 0; expected"),
+        ({"rms_norm_eps": math.nan}, r"rms_norm_eps: nan; expected"),
+        ({"hidden_act": "evil"}, r"hidden_act: 'evil'; expected one of silu,"),
+        ({"hidden_act": ["silu"]}, r"hidden_act: \['silu'\]; expected one of silu,"),
+        ({"hidden_activation": "evil"}, r"hidden_activation: 'evil'"),
+        ({"tie_word_embeddings": "yes"}, r"tie_word_embeddings: 'yes'; expected true or false"),
+        ({"attention_bias": 1}, r"attention_bias: 1; expected true or false"),
+        ({"torch_dtype": 5}, r"torch_dtype: 5; expected one of auto, bfloat16"),
+        ({"architectures": [5]}, r"architectures: \[5\]; expected a list like"),
+        ({"architectures": []}, r"architectures: \[\]; expected a list like"),
+        ({"max_position_embeddings": 1}, r"max_position_embeddings: 1; expected .* at least 16"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": "x"}},
+            r"rope_scaling\.factor: 'x'; expected",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, r"rope_scaling\.factor: not there; 'linear' needs it"),
+        (
+            {"rope_scaling": {"type": "evil", "factor": 2}},
+            r"rope_scaling\.rope_type: 'evil'; expected",
+        ),
+        ({"rope_scaling": {"type": ["x"], "factor": 2}}, r"rope_scaling\.rope_type: .*; expected one of"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1, "x"], "long_factor": [1]}},
+            r"rope_scaling\.short_factor: .*; expected a list of positive numbers",
+        ),
+        ({"model_type": ["llama"]}, r"model_type: \['llama'\]; expected one of"),
+    ],
+)
+def test_a_value_that_a_library_dies_of_is_refused_with_its_key(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=f"config.json: {message}"):
+        read_config(config("llama", 10, 64, 1, 4, 8) | keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"hidden_act": "silu", "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "attention_bias": False},
+        {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": None, "torch_dtype": "torch.float16"},
+        {"rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32.0, "truncate": False}},
+        {"rope_scaling": None, "tie_word_embeddings": None, "architectures": ["LlamaForCausalLM"]},
+    ],
+)
+def test_what_published_models_say_is_taken(keys: dict[str, Any]) -> None:
+    assert read_config(config("llama", 10, 64, 1, 4, 8) | keys).model.hidden_size == 64

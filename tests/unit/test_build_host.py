@@ -384,3 +384,11 @@ def test_a_machine_that_tells_nothing_is_still_reported(tmp_path: Path) -> None:
     host = probe_host([], [], root=tmp_path)
     assert (host.distribution, host.container, host.shared_memory) == (None, None, None)
     assert (host.memory.total_bytes, host.numa_nodes, host.ulimits) == (0, (), ())
+
+
+def test_a_file_in_the_place_of_a_folder_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    for path in (tmp_path / "home", tmp_path / "home" / "below"):
+        disk = probe_disk(path, root=Path("/"), problems=[])
+        assert disk is not None
+        assert not disk.is_writable

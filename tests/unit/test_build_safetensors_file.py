@@ -162,3 +162,13 @@ def test_bfloat16_is_the_nearest_value_with_ties_to_even(values: np.ndarray[Any,
     found = from_bf16(to_bf16(values))
     assert np.array_equal(found, wanted.astype(np.float32), equal_nan=True)
     assert np.array_equal(np.signbit(found), np.signbit(values))
+
+
+@pytest.mark.parametrize("metadata", [[1], "text", {"format": 1}, None])
+def test_metadata_that_is_no_object_of_texts_is_refused(tmp_path: Path, metadata: object) -> None:
+    path = tmp_path / "model.safetensors"
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    header = json.dumps({"__metadata__": metadata, "a": entry}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(CheckpointError, match=r"__metadata__: .*; expected an object of texts"):
+        read_header(path)

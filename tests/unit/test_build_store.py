@@ -140,8 +140,10 @@ def test_the_same_engine_is_stored_once(store: EngineStore) -> None:
 
 
 def test_no_name_means_the_last_promoted(store: EngineStore) -> None:
-    with pytest.raises(EngineNotFoundError, match="no engine"):
-        store.resolve(None)
+    for reference in (None, "a"):
+        with pytest.raises(EngineNotFoundError, match="no engine yet") as caught:
+            store.resolve(reference)
+        assert caught.value.hint == "trtb build --model smollm2-135m-instruct"
     commit(store, "a", "x")
     assert store.resolve(None).manifest.reference == "a@1"
     commit(store, "b", "x")

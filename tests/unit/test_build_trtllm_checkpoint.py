@@ -13,7 +13,8 @@ import pytest
 from fakes import trtllm_checkpoint as fake
 
 from trtb.build.checkpoints.hf_checkpoint import HfCheckpoint
-from trtb.build.errors import ConfigError, QuantizationError
+from trtb.build.checkpoints.weight_values import check_finite
+from trtb.build.errors import CheckpointError, ConfigError, QuantizationError
 from trtb.build.quantization import get_scheme
 from trtb.build.trtllm.trtllm_checkpoint import CheckpointReport, verify_checkpoint
 from trtb.build.trtllm.trtllm_tensors import CheckpointOptions
@@ -234,6 +235,20 @@ def test_one_fault_is_named(
     change(config, ranks[0])
     with pytest.raises(QuantizationError, match=message):
         verify(tmp_path, source, (config, ranks), make_options(quant))
+
+
+@pytest.mark.parametrize("quant", ["bf16", "fp8"])
+def test_a_source_that_is_no_number_is_the_checkpoint_s_fault(tmp_path: Path, quant: str) -> None:
+    source = fake.write_source(tmp_path / "hf")
+    checkpoint = fake.export(source, quant)
+    tensor = source.tensors["model.layers.0.mlp.gate_proj.weight"]
+    with tensor.path.open("r+b") as file:
+        file.seek(tensor.offset)
+        file.write(b"\xff" * 4)
+    with pytest.raises(CheckpointError, match=r"mlp\.gate_proj\.weight: NaN or infinity in the"):
+        verify(tmp_path, source, checkpoint, make_options(quant))
+    with pytest.raises(CheckpointError, match=r"mlp\.gate_proj\.weight: NaN or infinity"):
+        check_finite(source.tensors.values())
 
 
 def test_rope_scaling_is_held_against_the_checkpoint(tmp_path: Path) -> None:

@@ -223,6 +223,37 @@ def test_what_a_script_raises_becomes_an_error_of_ours(
     assert "Traceback" in talk.log.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("raise OSError(28, 'No space left on device')", "the disk is full: free space below TRTB_HOME"),
+        ("raise RuntimeError('I/O error: No space left on device (os error 28)')", "the disk is full"),
+        ("raise ValueError('x')", "trtb toolchain verify"),
+        ("raise NotImplementedError('x')", "choose another checkpoint"),
+        ("raise protocol.InvalidError('x')", "correct what the message names"),
+    ],
+)
+def test_every_error_has_a_next_step(tmp_path: Path, statement: str, hint: str) -> None:
+    code = f"""
+        import protocol
+        def main(request, progress):
+            {statement}
+        protocol.run(main)
+        """
+    with pytest.raises(TrtbError) as caught:
+        run(tmp_path, code)
+    assert hint in caught.value.hint
+
+
+def test_a_failure_names_the_log(tmp_path: Path) -> None:
+    talk = Talk()
+    with (tmp_path / "build.log").open("w") as log:
+        talk.log = log  # type: ignore[assignment]
+        with pytest.raises(BuildError) as caught:
+            run(tmp_path, "", talk)
+    assert caught.value.hint.startswith(f"read {tmp_path}/build.log, then: ")
+
+
 def test_a_hint_of_the_worker_is_kept(tmp_path: Path) -> None:
     code = 'reply({"ok": False, "error": {"kind": "invalid", "message": "m", "hint": "h"}})'
     with pytest.raises(ConfigError) as caught:

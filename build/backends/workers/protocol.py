@@ -19,6 +19,7 @@ libraries print on stdout goes to stderr: stdout carries progress alone, a JSON 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -49,6 +50,10 @@ FAILED = "failed"
 
 # How torch and the C++ libraries say that memory ran out, where they have no class of their own for it.
 _OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc")
+
+# likewise that the disk is full
+_DISK_FULL_TEXTS = ("no space left on device", "os error 28", "disk quota exceeded")
+DISK_FULL_HINT = "the disk is full: free space below TRTB_HOME, or point TRTB_HOME at a larger disk"
 
 
 class WorkerError(Exception):
@@ -110,7 +115,13 @@ def describe(error: BaseException) -> dict[str, str]:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
     message = f"{type(error).__name__}: {text or 'no message'}{where}"
-    return {"kind": _kind(error, text.lower()), "message": message, "hint": ""}
+    return {"kind": _kind(error, text.lower()), "message": message, "hint": _hint(error, text.lower())}
+
+
+def _hint(error: BaseException, text: str) -> str:
+    """Return the next step where the disk is full: libraries in C++ and Rust tell of it in words alone."""
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DISK_FULL_HINT if is_full or any(known in text for known in _DISK_FULL_TEXTS) else ""
 
 
 def _kind(error: BaseException, text: str) -> str:
