@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trtb.tools import render
 from trtb.tools.console import JsonFlag, command, put, put_json, put_table, size
 
 app = typer.Typer(no_args_is_help=True, help="The versioned store of engines.")
@@ -206,3 +207,6 @@ def _tell_default(reference: str, as_json: bool) -> None:
         put_json({"schema_version": 1, "default": reference})
     else:
         put(f"{reference} is the default")
+
+
+app.command("render")(render.render)

@@ -19,8 +19,10 @@ from commands import TRTB, Done, wait_until
 from fakes import trtllm_build
 from fakes import trtllm_checkpoint as exported
 from fakes.nvml_library import Machine
+from fakes.trtllm_templates import write_templates
 
 from trtb.build.store import EngineStore
+from trtb.model_repo import pbtxt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -46,6 +48,11 @@ class Host:
         self.home = home
         self.compiler = Path(environment["PATH"].split(":")[0]) / "trtllm-build"
         self._environment = environment
+
+    def run(self, *arguments: object) -> Done:
+        command = [*TRTB, *map(str, arguments)]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: object, **facts: Any) -> subprocess.Popen[str]:
         environment = {**self._environment, trtllm_build.VARIABLE: json.dumps(facts)}
@@ -128,6 +135,32 @@ def test_another_compiler_makes_another_engine_of_the_same_steps(
     assert dry.json["compute_capability"] == "sm_89"
     assert dry.json["engine_id"] != built.json["engine_id"]
     assert "trtllm-build" in dry.json["commands"][-1][0]
+
+
+def test_an_engine_is_rendered_for_others_with_nvidias_text_models(
+    host: Host, built: Done, tmp_path: Path
+) -> None:
+    templates = write_templates(tmp_path / "inflight_batcher_llm")
+    output = tmp_path / "repository"
+    more = ("--ensemble", templates, "--engine-root", "/srv/engine", "--output", output)
+    done = host.run("engines", "render", "tiny-fp8", *more, "--json")
+    assert done.code == 0, done.stderr
+    names = ["ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
+    assert done.json["models"] == names
+    for name in names:
+        config = pbtxt.read(output / name / "config.pbtxt")
+        assert "${" not in str(config)
+    assert "/srv/engine/engine" in (output / "tensorrt_llm" / "config.pbtxt").read_text()
+    again = host.run("engines", "render", "tiny-fp8", *more)
+    assert again.code == 2
+    assert "there already" in again.stderr
+
+
+def test_what_cannot_be_rendered_leaves_nothing(host: Host, built: Done, tmp_path: Path) -> None:
+    more = ("--ensemble", tmp_path / "none", "--output", tmp_path / "repository")
+    done = host.run("engines", "render", "tiny-fp8", *more)
+    assert done.code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
