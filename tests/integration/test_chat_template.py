@@ -62,18 +62,25 @@ def test_what_a_template_raises_is_its_verdict(open_template: Open, text: str) -
             template.render(HELLO)
 
 
+def children() -> set[int]:
+    """Return our child processes; other tests' servers may be among them."""
+    return {each.pid for each in psutil.Process().children()}
+
+
 def test_an_endless_template_is_ended(open_template: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = children()
     monkeypatch.setattr(chat_template, "RENDER_LIMIT_S", 0.2)
     template = open_template(ENDLESS)
     with pytest.raises(CheckpointError, match=r"chat template: no answer within 0\.2 s") as caught:
         template.render(HELLO)
     assert "calibrate with a text file" in caught.value.hint
-    assert not psutil.Process().children()
+    assert children() == before
 
 
 def test_an_endless_template_ends_a_calibration(
     tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = children()
     monkeypatch.setattr(chat_template, "RENDER_LIMIT_S", 0.2)
     source = request_lines.write(tmp_path / "in.jsonl", [request_lines.chat("a")])
 
@@ -84,7 +91,7 @@ def test_an_endless_template_ends_a_calibration(
 
     with pytest.raises(CheckpointError, match="no answer within"):
         calibrate_with(write, CalibrationConfig(source=str(source)), 264)
-    assert not psutil.Process().children()
+    assert children() == before
 
 
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
