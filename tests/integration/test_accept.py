@@ -88,7 +88,10 @@ def test_a_step_that_fails_is_named_and_the_others_say_why_they_were_not_run(hom
         tmp_path / "evidence", "--engine-home", home,
     )  # fmt: skip
     assert done.code == 5
-    assert "failed at checkpoint: trtb models verify: model 'no-such-model': not found" in done.stderr
+    verdict, reason, following = done.stdout.splitlines()[-3:]
+    assert verdict == "trtb acceptance: failed at checkpoint (exit code 5)"
+    assert "trtb models verify: model 'no-such-model': not found" in reason
+    assert "trtb models list" in following
     evidence = Evidence.model_validate(read_evidence(tmp_path / "evidence"))
     assert (evidence.verdict, evidence.failed_step, evidence.exit_code) == ("failed", "checkpoint", 5)
     results = {step.name: (step.result, step.reason) for step in evidence.steps}
