@@ -24,11 +24,16 @@ TAIL_LINES = 400
 MAX_LINE_BYTES = 1 << 16  # a longer line, a binary's say, is handed on in parts
 GRACE_S = 10.0  # between being asked to end and being killed
 POLL_S = 0.5
-# exec keeps the setting; the check of the parent closes the gap between fork and prctl
+# Started through this, a process dies with the one that started it; exec keeps the setting. The check of
+# the parent closes the gap between fork and prctl.
 DIE_WITH_PARENT = (
     "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); "
     "os.getppid() == int(sys.argv[1]) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
+# What a program started does not always notice that the program is gone: the interpreter lock of an engine's
+# process may be held in a step that does not return. This guard kills the whole group when the pipe from its
+# starter closes without a word, which is what a kill -9 of the starter does; and runs what ends a container,
+# which outlives its client.
 GUARD = (
     "import contextlib,os,subprocess,sys\n"
     "if not os.read(0, 1):\n"

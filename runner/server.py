@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from trtb.build.child_process import DIE_WITH_PARENT, GUARD
 from trtb.runner.errors import ServerStartError
 from trtb.runner.launching.drain import wait_drained
 from trtb.runner.launching.launch import SHM_PREFIX, Launch, Listening, ServerConfig, StartPlan, shm_prefix_of
@@ -34,22 +35,6 @@ MAX_EXPLAINED_BYTES = 1 << 20  # of a log, its end
 KILL_GRACE_S = 5.0  # for MPI to remove what it keeps outside our folders
 END_ALSO_TIMEOUT_S = 60.0
 SHM = Path("/dev/shm")
-# Started through this, a process dies with the one that started it; exec keeps the setting. The check of
-# the parent closes the gap between fork and prctl.
-DIE_WITH_PARENT = (
-    "import ctypes,os,sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.getppid() == int(sys.argv[1]) or sys.exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
-# The engine's own process is the server's child, and does not always notice that the server is gone: its
-# interpreter lock may be held in a step that does not return. This guard kills the whole group when the
-# pipe from its starter closes without a word, which is what a kill -9 of the starter does; and a container,
-# which outlives its client.
-GUARD = (
-    "import os,subprocess,sys,contextlib\n"
-    "if not os.read(0, 1):\n"
-    "    with contextlib.suppress(ProcessLookupError): os.killpg(int(sys.argv[1]), 9)\n"
-    "    if sys.argv[2:]: subprocess.run(sys.argv[2:], stdout=-3, stderr=-3)"
-)
 
 
 class TritonServer:

@@ -25,6 +25,7 @@ from trtb.build.compatibility import installed_versions
 from trtb.build.config import BuildConfig, resolve_max_seq_len
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import EngineLimits
+from trtb.build.planning.plan_memory import cpu_build_bytes
 from trtb.build.prompt_encoder import encode_texts
 from trtb.build.quantization import check_linears, get_scheme
 from trtb.build.steps import BuildSteps, step_files
@@ -34,7 +35,6 @@ MAX_BATCH_SIZE_DEFAULT = 128
 MAX_NUM_TOKENS_DEFAULT = 512  # per step; short steps let cancels in
 
 _SCORE_FILE = "score.json"
-_MIB = 1 << 20
 
 Source = GgufSource | HfSource
 
@@ -69,7 +69,9 @@ class OpenvinoBackend:
             model=source.model,
             toolchain=source.versions | (installed_versions(("nncf",)) if uses_nncf else {}),
             compute_capability="cpu",
-            peak_host_bytes=_peak_host_bytes(source, uses_nncf=uses_nncf),
+            peak_host_bytes=cpu_build_bytes(
+                source.num_parameters, source.model.vocab_size, uses_nncf=uses_nncf
+            ),
             calibration=calibration,
             warnings=calibration.warnings if calibration else (),
         )
@@ -184,10 +186,3 @@ def _limits(plan: BuildPlan) -> EngineLimits:
             model.num_layers, model.num_kv_heads, model.head_dim, config.kv_cache_dtype
         ),
     )
-
-
-def _peak_host_bytes(source: Source, *, uses_nncf: bool) -> int:
-    """Estimate the peak: the F16 IR and its float32 compilation, or nncf's copies; and the libraries."""
-    bytes_per_parameter = 8 if uses_nncf else 6
-    logits_bytes = 20 * 512 * source.model.vocab_size  # of the longest quality text, in float32 and float64
-    return source.num_parameters * bytes_per_parameter + logits_bytes + 600 * _MIB

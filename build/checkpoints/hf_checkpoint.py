@@ -46,6 +46,19 @@ class Linear:
     is_row_parallel: bool  # tensor parallelism splits in_features; of the others, out_features
 
 
+def layer_linears(model: ModelShape, intermediate_size: int) -> tuple[Linear, ...]:
+    """Return the kinds of matrices of a layer; of experts, those of one."""
+    hidden, query = model.hidden_size, model.num_heads * model.head_dim
+    qkv = query + 2 * model.num_kv_heads * model.head_dim
+    return (
+        Linear("attention.qkv", hidden, qkv, is_row_parallel=False),
+        Linear("attention.dense", query, hidden, is_row_parallel=True),
+        Linear("mlp.fc", hidden, intermediate_size, is_row_parallel=False),
+        Linear("mlp.gate", hidden, intermediate_size, is_row_parallel=False),
+        Linear("mlp.proj", intermediate_size, hidden, is_row_parallel=True),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class HfCheckpoint:
     """The facts of one Hugging Face folder."""
@@ -66,16 +79,7 @@ class HfCheckpoint:
 
     def linears(self) -> tuple[Linear, ...]:
         """Return the kinds of matrices that a backend may quantise; of experts, those of one."""
-        model, inner = self.model, self.intermediate_size
-        hidden, query = model.hidden_size, model.num_heads * model.head_dim
-        qkv = query + 2 * model.num_kv_heads * model.head_dim
-        return (
-            Linear("attention.qkv", hidden, qkv, is_row_parallel=False),
-            Linear("attention.dense", query, hidden, is_row_parallel=True),
-            Linear("mlp.fc", hidden, inner, is_row_parallel=False),
-            Linear("mlp.gate", hidden, inner, is_row_parallel=False),
-            Linear("mlp.proj", inner, hidden, is_row_parallel=True),
-        )
+        return layer_linears(self.model, self.intermediate_size)
 
     def portable_config(self) -> dict[str, Any]:
         """Return config.json in the keys that transformers 4 and 5 both read, without names of code."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trtb.build import kv_cache
-from trtb.build.checkpoints.hf_checkpoint import Linear
+from trtb.build.checkpoints.hf_checkpoint import Linear, layer_linears
 from trtb.build.manifest import ModelShape
 from trtb.build.quant_schemes import QuantScheme
 
@@ -64,16 +64,7 @@ class Sizes:
 
     def linears(self) -> tuple[Linear, ...]:
         """Return the kinds of matrices that a backend may quantise; of experts, those of one."""
-        shape, inner = self.shape, self.intermediate_size
-        hidden, query = shape.hidden_size, shape.num_heads * shape.head_dim
-        qkv = query + 2 * shape.num_kv_heads * shape.head_dim
-        return (
-            Linear("attention.qkv", hidden, qkv, is_row_parallel=False),
-            Linear("attention.dense", query, hidden, is_row_parallel=True),
-            Linear("mlp.fc", hidden, inner, is_row_parallel=False),
-            Linear("mlp.gate", hidden, inner, is_row_parallel=False),
-            Linear("mlp.proj", inner, hidden, is_row_parallel=True),
-        )
+        return layer_linears(self.shape, self.intermediate_size)
 
 
 def gpu_weight_bytes(
@@ -150,9 +141,16 @@ def peak_build_bytes(sizes: Sizes, scheme: QuantScheme) -> int:
     were too little for AWQ of a 70B model, 48 GB are asked for 7B) come to twice the 16-bit checkpoint.
     """
     if scheme.backend == "openvino":
-        per_parameter = 6 if scheme.name in ("f16", "int8_wo") else 8
-        return sizes.num_parameters * per_parameter + 20 * 512 * sizes.shape.vocab_size + 600 * _MIB
+        uses_nncf = scheme.name not in ("f16", "int8_wo")
+        return cpu_build_bytes(sizes.num_parameters, sizes.shape.vocab_size, uses_nncf=uses_nncf)
     return 2 * checkpoint_bytes(sizes) + 2048 * _MIB
+
+
+def cpu_build_bytes(num_parameters: int, vocab_size: int, *, uses_nncf: bool) -> int:
+    """Return the peak of a CPU build: the F16 model compiled in f32, or nncf's copies; and the libraries."""
+    bytes_per_parameter = 8 if uses_nncf else 6
+    logits_bytes = 20 * 512 * vocab_size  # of the longest quality text, in float32 and float64
+    return num_parameters * bytes_per_parameter + logits_bytes + 600 * _MIB
 
 
 def checkpoint_bytes(sizes: Sizes) -> int:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trtb.build.child_process import DIE_WITH_PARENT
 from trtb.runner.acceptance.accept_step import StepFailedError
-from trtb.runner.server import DIE_WITH_PARENT
 
 POLL_S: Final = 0.01
 END_TIMEOUT_S: Final = 60.0  # of a child that is told to end: a server drains

@@ -11,10 +11,11 @@ import sys
 import psutil
 import pytest
 
+from trtb.build.child_process import DIE_WITH_PARENT
 from trtb.runner import server
 from trtb.runner.errors import ServerStartError
 from trtb.runner.launching import launch_embedded
-from trtb.runner.server import DIE_WITH_PARENT, ServerConfig, TritonServer
+from trtb.runner.server import ServerConfig, TritonServer
 
 
 @pytest.fixture
