@@ -11,110 +11,20 @@ import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from trtb.build.errors import ConfigError
 from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters, to_pairs
+from trtb.runner.job_sections import SECTIONS, Inference, Job
 from trtb.runner.launching.devices import read_devices
 from trtb.runner.run_folder import RunRecord
 from trtb.runner.yaml_lines import YamlDocument, read_yaml
 
 FILE_NAME: Final = "job.yaml"
 MAX_SHOWN_CHARS = 60
-
-_Count = Annotated[int, Field(ge=1)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class Input(_Section):
-    """What is read, and how strictly."""
-
-    path: str | None = None
-    limit: _Count | None = None
-    on_invalid: Literal["refuse", "fail"] | None = None
-    model_aliases: list[str] | None = None
-    strict_params: bool | None = None
-    max_line_bytes: _Count | None = None
-
-
-class Inference(_Section):
-    """What answers."""
-
-    engine: str | None = None
-    model_path: str | None = None  # a checkpoint, where the engine is not named
-    batch_size: _Count | None = None
-    max_seq_len: _Count | None = None  # must be the engine's own
-    device_ids: Any = None  # "0,1;2,3", or lists of numbers
-    launch: Literal["auto", "embedded", "image", "docker"] | None = None
-    default_max_tokens: _Count | None = None
-    deterministic: bool | None = None
-    num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
-    trtllm_parameters: dict[str, str | bool | int | float] | None = None  # by TensorRT-LLM's names
-    endpoints: list[str] | None = None
-
-
-class Scheduler(_Section):
-    """When a request is sent, given up, and sent again."""
-
-    queue_size: _Count | None = None
-    order: Literal["auto", "prefix", "length", "input"] | None = None
-    dedup: bool | None = None
-    timeout_ms: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    retry_times: Annotated[int, Field(ge=0)] | None = None
-    grace_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    server_wait_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    start_timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] | None = None
-
-
-class Output(_Section):
-    """What is written."""
-
-    path: str | None = None
-    follow: str | None = None
-    overwrite: bool | None = None
-
-
-class Cache(_Section):
-    """The result cache, which this version has not."""
-
-    enabled: Any = None
-    capacity_gb: Any = None
-    eviction_policy: Any = None
-    sync_interval_ms: Any = None
-
-
-class Monitoring(_Section):
-    """Metrics beyond the report, which this version has not."""
-
-    enabled: Any = None
-
-
-class Job(_Section):
-    """A job file's content; what is absent or null is left to the command line and the defaults."""
-
-    schema_version: Literal[1] = 1
-    input: Input | None = None
-    inference: Inference | None = None
-    scheduler: Scheduler | None = None
-    output: Output | None = None
-    cache: Cache | None = None
-    monitoring: Monitoring | None = None
-
-
-_SECTIONS: Final[dict[str, type[_Section]]] = {
-    "input": Input,
-    "inference": Inference,
-    "scheduler": Scheduler,
-    "output": Output,
-    "cache": Cache,
-    "monitoring": Monitoring,
-}
 
 # keys that change nothing at these values, and cannot be honoured at any other
 _NOT_YET: Final[dict[tuple[str, str], tuple[tuple[object, ...], str]]] = {
@@ -217,7 +127,7 @@ def read_job_file(path: Path) -> JobFile:
 
 def known_keys() -> Iterator[str]:
     """Yield every key of a job file's sections, as section.key: what the README lists."""
-    for section, model in _SECTIONS.items():
+    for section, model in SECTIONS.items():
         yield from (f"{section}.{key}" for key in model.model_fields)
 
 
@@ -286,10 +196,10 @@ def _nearest(place: tuple[Any, ...]) -> str:
     """Return what an unknown key may have meant."""
     *parents, key = (str(part) for part in place)
     elsewhere = {
-        name: f"{section}.{name}" for section, model in _SECTIONS.items() for name in model.model_fields
+        name: f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields
     }
     elsewhere |= {entry.option: f"{entry.section}.{entry.key}" for entry in _KEYS}
-    here = _SECTIONS[parents[0]].model_fields if parents and parents[0] in _SECTIONS else Job.model_fields
+    here = SECTIONS[parents[0]].model_fields if parents and parents[0] in SECTIONS else Job.model_fields
     for names in ({name: name for name in here}, elsewhere):
         if close := difflib.get_close_matches(key, names, n=1, cutoff=0.75):
             return f"the nearest known one is {names[close[0]]}"

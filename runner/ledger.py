@@ -21,7 +21,7 @@ from typing import Literal
 
 from trtb.runner.errors import LedgerCorruptError, LedgerError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 COMMIT_PERIOD_S = 0.05
 MAX_GROUP_ROWS = 2_000
 MAX_WAITING_ROWS = 20_000
@@ -41,13 +41,24 @@ CREATE TABLE results(
   latency_ns INTEGER NOT NULL,     -- from sending to the last chunk, of the last attempt
   ttft_ns INTEGER NOT NULL,        -- from the engine's arrival to its first token; 0 where unknown
   finished_ns INTEGER NOT NULL,    -- since the epoch
-  record BLOB NOT NULL             -- the output line, without its newline
+  record BLOB NOT NULL,            -- the output line, without its newline
+  reused_from TEXT,                -- 'equal': an equal request's answer; 'cache': the cache's; else null
+  reused_blocks INTEGER            -- KV blocks of the prompt that the engine had; null where it does not tell
 );
 CREATE TABLE superseded AS SELECT * FROM results WHERE 0;  -- failures that a retry has replaced
 """
+_FROM_1 = (
+    *(
+        f"ALTER TABLE {table} ADD COLUMN {column}"
+        for table in ("results", "superseded")
+        for column in ("reused_from TEXT", "reused_blocks INTEGER")
+    ),
+    "UPDATE results SET reused_from = 'equal' WHERE status = 'completed' AND attempts = 0",
+    "PRAGMA user_version=2",
+)
 COLUMN_NAMES = (
     *("line", "custom_id", "status", "code", "attempts", "prompt_tokens", "completion_tokens"),
-    *("finish_reason", "latency_ns", "ttft_ns", "finished_ns", "record"),
+    *("finish_reason", "latency_ns", "ttft_ns", "finished_ns", "record", "reused_from", "reused_blocks"),
 )
 COLUMNS = ", ".join(COLUMN_NAMES)
 # Every statement lets go of Python's interpreter lock and must win it back from the client's own work, so
@@ -73,6 +84,8 @@ class ResultRow:
     ttft_ns: int
     finished_ns: int
     record: bytes
+    reused_from: Literal["equal", "cache"] | None = None
+    reused_blocks: int | None = None
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -98,7 +111,8 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         if is_new or not _has_tables(connection):
             connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if (version := _version(connection)) == 1:
+            version = _upgrade(connection)
         if version != SCHEMA_VERSION:
             raise LedgerCorruptError(
                 f"{path}: schema version {version}; expected {SCHEMA_VERSION}",
@@ -116,6 +130,21 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _upgrade(connection: sqlite3.Connection) -> int:
+    """Give a ledger of the first schema its new columns, unless another process just did."""
+    connection.execute("BEGIN IMMEDIATE")
+    if _version(connection) == 1:
+        for statement in _FROM_1:
+            connection.execute(statement)
+    connection.execute("COMMIT")
+    return _version(connection)
 
 
 def _unusable(path: Path, cause: sqlite3.OperationalError) -> LedgerError:

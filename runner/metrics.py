@@ -76,7 +76,7 @@ class RunTotals:
         self.prompt_tokens += row.prompt_tokens
         self.completion_tokens += row.completion_tokens
         self.finish_reasons[row.finish_reason or "unknown"] += 1
-        if not row.attempts:
+        if row.reused_from is not None:
             self.reused += 1
             return
         self.latency.add(row.latency_ns)

@@ -31,7 +31,8 @@ class RowMaker:
     def reused(self, reused: Reused) -> ResultRow:
         """Return the row of a line that an equal one's answer answers; it was sent no times."""
         answer = replace(reused.answer, latency_ns=0, ttft_ns=0)
-        return self._completed(reused.line, reused.custom_id, reused.item, answer, attempts=0)
+        row = self._completed(reused.line, reused.custom_id, reused.item, answer, attempts=0)
+        return replace(row, reused_from="equal", reused_blocks=None)
 
     def _completed(self, line: int, custom_id: str, item: Item, answer: Answer, attempts: int) -> ResultRow:
         num_prompt_tokens = item.num_prompt_tokens
@@ -60,6 +61,7 @@ class RowMaker:
                 completion_tokens=answer.num_tokens,
                 is_reused=not attempts,
             ),
+            reused_blocks=answer.reused_blocks,
         )
 
     def failed(self, item: Item, error: RequestError) -> ResultRow:

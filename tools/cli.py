@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trtb.tools import accept, build, engines, models, plan, preflight, runs, serve, toolchain, validate
+from trtb.tools import accept, build, engines, models, plan, preflight, report, runs, serve, toolchain, validate
 
 app = typer.Typer(
     name="trtb",
@@ -46,7 +46,7 @@ app.command("serve")(serve.serve)
 app.command("validate")(validate.validate)
 app.command("run")(runs.run)
 app.command("retry")(runs.retry)
-app.command("report")(runs.report)
+app.command("report")(report.report)
 app.command("accept")(accept.accept)
 
 

@@ -188,9 +188,26 @@ def test_a_ledger_of_another_schema_is_refused_with_the_way_out(tmp_path):
     write_ledger(path, [completed_row(1)])
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version=99")
-    with pytest.raises(LedgerCorruptError, match="schema version 99; expected 1") as caught:
+    with pytest.raises(LedgerCorruptError, match="schema version 99; expected 2") as caught:
         LedgerWriter(path)
     assert "version of trtb that began it" in caught.value.hint
+
+
+def test_a_ledger_of_the_first_schema_is_read_and_written(tmp_path):
+    path = tmp_path / "ledger.db"
+    rows = [completed_row(1), completed_row(2, attempts=0, reused_from="equal"), failed_row(3)]
+    columns = ledger.COLUMN_NAMES[:-2]
+    values = [[getattr(row, name) for name in columns] for row in rows]
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"CREATE TABLE results({', '.join(columns)})")
+        connection.execute("CREATE TABLE superseded AS SELECT * FROM results WHERE 0")
+        connection.executemany(f"INSERT INTO results VALUES({', '.join('?' * len(columns))})", values)
+        connection.execute("PRAGMA user_version=1")
+
+    assert list(ledger.read_rows(path)) == rows
+    assert ledger.reopen_failures(path) == 1
+    write_ledger(path, [completed_row(3, reused_blocks=7)])
+    assert list(ledger.read_rows(path))[2].reused_blocks == 7
 
 
 def test_a_damaged_page_is_found_before_a_run_goes_on(tmp_path):
