@@ -15,7 +15,7 @@ import orjson
 from trtb.build import files
 from trtb.build.errors import EngineNotFoundError, TrtbError
 from trtb.build.store import EngineStore, StoredEngine
-from trtb.tools.bench import cache, client, engine_ceiling, ledger, quantization, validate
+from trtb.tools.bench import cache, client, engine_ceiling, ledger, peers, quantization, validate
 from trtb.tools.bench.targets import Outcome, Target, describe_machine
 
 NEED_ENGINE = {
@@ -25,28 +25,38 @@ NEED_ENGINE = {
     "cache": cache.measure,
     "quantization": quantization.measure,
 }
-NAMES = ("validate", *NEED_ENGINE)
-BY_DEFAULT = tuple(name for name in NAMES if name != "quantization")  # which may have engines to build
+NAMES = ("validate", *NEED_ENGINE, "peers")
+# left out: what may have engines to build, and what needs another tool
+BY_DEFAULT = tuple(name for name in NAMES if name not in ("quantization", "peers"))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is named, or everything."""
     parser = argparse.ArgumentParser("python -m trtb.tools.bench", description=__doc__)
-    names = f"{', '.join(NAMES)}; default: all but quantization"
+    names = f"{', '.join(NAMES)}; default: all but quantization and peers"
     parser.add_argument("name", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--quick", action="store_true", help="fewer lines and rounds: minutes, not an hour")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     parser.add_argument("--engine", help="name, name@version or engine_id; default: the default engine")
+    parser.add_argument("--vllm", type=Path, metavar="COMMAND", help="of peers: an installed vllm command")
+    parser.add_argument(
+        "--vllm-model", type=Path, metavar="FOLDER", help="of peers: the checkpoint, as safetensors"
+    )
+    parser.add_argument(
+        "--vllm-dtype", default="auto", metavar="TYPE", help="of peers: auto, bfloat16, float32"
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.name) - set(NAMES):
         parser.error(f"NAME: {', '.join(sorted(unknown))}; expected {', '.join(NAMES)}")
+    if "peers" in options.name and not (options.vllm and options.vllm_model):
+        parser.error("peers: no vLLM; expected --vllm COMMAND and --vllm-model FOLDER")
     machine = describe_machine()
     flags = " ".join(machine["flags"]) or "none of those that matter"
     print(f"{machine['cpu']} ({machine['family_model']}), {machine['num_cores']} cores; {flags}")
     found: list[Outcome] = []
     try:
         for name in options.name or BY_DEFAULT:
-            found.append(_measure(name, options.quick, options.engine))
+            found.append(_measure(name, options))
             show(found[-1])
     except TrtbError as exc:
         print(f"error: {exc.message}\nhint: {exc.hint}", file=sys.stderr)
@@ -87,13 +97,17 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _measure(name: str, quick: bool, engine: str | None) -> Outcome:
+def _measure(name: str, options: argparse.Namespace) -> Outcome:
     if name == "validate":
-        figures = validate.measure(quick)
+        figures = validate.measure(options.quick)
         names = ("ratio", "hold", "reach", "name")
         ratio, hold, reach, _ = (figures.pop(key) for key in names)
         return Outcome(name, [Target("lines/s / bare orjson", ratio, hold, reach)], figures)
-    return NEED_ENGINE[name](quick, _find_engine(engine))
+    engine = _find_engine(options.engine)
+    if name == "peers":
+        peer = peers.Peer(options.vllm.absolute(), options.vllm_model.absolute(), options.vllm_dtype)
+        return peers.measure(options.quick, engine, peer)
+    return NEED_ENGINE[name](options.quick, engine)
 
 
 def _find_engine(reference: str | None) -> StoredEngine:
