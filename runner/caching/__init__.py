@@ -1,0 +1,1 @@
+"""The result cache: answers that a later run need not compute again."""
