@@ -1,0 +1,1 @@
+"""Figures of a run: from its ledger and the samples taken while it went on."""
