@@ -7,13 +7,14 @@ TYPES  := .scratch/types/trtb
 TOOLCHAINS := $(CURDIR)/.cache/toolchain-home
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo toolchains test check bench dist clean
+.PHONY: help setup demo toolchains browser test check bench dist clean
 
 help:
 	@echo "make setup   the environment in $(VENV), with the trtb command in it"
 	@echo "make demo    build the engine, answer a sample file, print the report"
 	@echo "make test    the whole test suite"
 	@echo "make check   ruff, mypy, import-linter"
+	@echo "make browser the browser that looks at the pages"
 	@echo "make bench   the quick form of every benchmark"
 
 setup: $(STAMP) $(TYPES)
@@ -34,9 +35,13 @@ demo: setup
 
 # kept between runs: about 3 GB, and minutes to install
 toolchains: setup
-	TRTB_HOME=$(TOOLCHAINS) $(BIN)/trtb toolchain install modelopt optimum
+	TRTB_HOME=$(TOOLCHAINS) $(BIN)/trtb toolchain install modelopt optimum perf_analyzer
 
-test: setup check toolchains
+# one that is installed, or a pinned Chromium in .cache/browser (190 MB)
+browser: setup
+	$(BIN)/python tests/browser/fetch_browser.py
+
+test: setup check toolchains browser
 	TRTB_TEST_TOOLCHAINS=$(TOOLCHAINS) $(BIN)/pytest
 
 check: setup

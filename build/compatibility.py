@@ -196,7 +196,7 @@ def tensor_name_in(version: str, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ToolchainSpec:
-    """An environment of its own: what quantises or converts needs versions that the runtime cannot have."""
+    """An environment of its own: what quantises, converts or measures needs what the runtime cannot have."""
 
     name: str
     purpose: str
@@ -206,6 +206,9 @@ class ToolchainSpec:
     imports: tuple[str, ...]  # modules that must load in it
     free_bytes: int  # that an install asks for, with a CPU build of torch
     left_out: frozenset[tuple[str, str]] = frozenset()  # (distribution, what it requires and does not get)
+    programs: tuple[str, ...] = ()  # of its bin/, that must start
+    # (name that a program asks for, pattern of the copy in nvidia-pytriton), where the system may lack it
+    libraries: tuple[tuple[str, str], ...] = ()
 
 
 _DATA = Path(__file__).parent / "data"
@@ -237,6 +240,21 @@ TOOLCHAINS = {
                     ("nncf", "openvino-telemetry"),
                 }
             ),
+        ),
+        ToolchainSpec(
+            name="perf_analyzer",
+            purpose="measures a server, for trtb sweep",
+            pins=_DATA / "toolchain-perf-analyzer.txt",
+            resolved=(),
+            decisive=("tritonclient",),
+            imports=(),
+            free_bytes=200_000_000,
+            left_out=frozenset(
+                ("tritonclient", name)
+                for name in ("numpy", "python-rapidjson", "urllib3")  # its client's
+            ),
+            programs=("perf_analyzer",),
+            libraries=(("libb64.so.0d", "libb64-*.so.0d"), ("libcudart.so.12", "libcudart-*.so.12*")),
         ),
     )
 }

@@ -7,11 +7,13 @@ it is the old one or the new one, never a part of one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -22,6 +24,7 @@ import platformdirs
 from trtb.build.errors import ConfigError
 
 CHUNK_BYTES = 1 << 20
+LOCK_POLL_S = 0.02
 
 
 def trtb_home() -> Path:
@@ -140,3 +143,43 @@ def current_umask() -> int:
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
+
+
+class SharedLock:
+    """A lock that many processes hold together, or one alone; released by the system when they die.
+
+    Raises:
+        TimeoutError: One process has it alone for longer than `timeout_s`.
+    """
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        deadline = time.monotonic() + timeout_s
+        while not self._try(fcntl.LOCK_SH):
+            if time.monotonic() >= deadline:
+                os.close(self._fd)
+                raise TimeoutError(f"{path}: held alone by another process")
+            time.sleep(LOCK_POLL_S)
+
+    def try_alone(self) -> bool:
+        """Hold it alone, unless others hold it, too; then it is shared still."""
+        if self._try(fcntl.LOCK_EX):
+            return True
+        self.share()  # a conversion that fails may have lost what was held
+        return False
+
+    def share(self) -> None:
+        """Let others hold it, too."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Give it back."""
+        os.close(self._fd)
+
+    def _try(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

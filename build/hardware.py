@@ -28,6 +28,7 @@ __all__ = [
     "low_precision_flags",
     "probe",
     "probe_gpus",
+    "tell_gpu_use",
     "tell_gpus",
 ]
 
@@ -79,6 +80,15 @@ def tell_gpus() -> None:
     _tell("ask", "NVML")
     _Interview(pynvml).run()
     _tell("end", True)
+
+
+def tell_gpu_use() -> None:
+    """Tell how busy the GPUs are each time that stdin asks; the whole work of the child of `gpu_use`."""
+    import pynvml
+
+    from trtb.build.probe.gpu_use import answer_lines
+
+    answer_lines(pynvml)
 
 
 def _tell(kind: str, value: object) -> None:

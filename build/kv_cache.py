@@ -14,6 +14,20 @@ def num_bytes_per_token(num_layers: int, num_kv_heads: int, head_dim: int, dtype
     return 2 * num_layers * num_kv_heads * head_dim * BYTES_PER_ELEMENT[dtype]
 
 
+def num_bytes_per_token_quantised(
+    num_layers: int, num_kv_heads: int, head_dim: int, tokens_per_block: int
+) -> int:
+    """Return the same of OpenVINO's cache of 8 bits, with its scales and zero points in f32.
+
+    Keys have a pair for each channel of a block, values one for each token.
+
+    >>> num_bytes_per_token_quantised(num_layers=30, num_kv_heads=3, head_dim=64, tokens_per_block=32)
+    13680
+    """
+    scales_of_keys = -(-head_dim * 8 // tokens_per_block)
+    return num_layers * num_kv_heads * (head_dim + scales_of_keys + head_dim + 8)
+
+
 def num_blocks_needed(num_prompt_tokens: int, max_tokens: int, tokens_per_block: int) -> int:
     """Return the most KV blocks a request can grow to.
 

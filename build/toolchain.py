@@ -1,4 +1,4 @@
-"""The toolchains below TRTB_HOME: install, find, verify, list and remove the environments that convert.
+"""The toolchains below TRTB_HOME: install, find, verify, list and remove environments of their own.
 
 An environment cannot be moved, so it is made at its place, `toolchains/<name>/<digest of its pins>/`, and
 counts from the moment that its marker is written, which is the last thing an install does.
@@ -219,7 +219,10 @@ def _fill_logged(spec: ToolchainSpec, path: Path, progress: Progress) -> WorkerR
     built_for = (
         f"built for CUDA {result['cuda']}, {result['num_gpus']} GPUs" if result["cuda"] else "for CPUs"
     )
-    progress("check", f"torch {reply['versions'].get('torch', 'absent')}, {built_for}")
+    if "torch" in spec.decisive:
+        progress("check", f"torch {reply['versions'].get('torch', 'absent')}, {built_for}")
+    if spec.programs:
+        progress("check", f"{', '.join(spec.programs)}: starts")
     return reply
 
 

@@ -17,6 +17,7 @@ from trtb.build.child_process import ProcessEnd, run_program
 from trtb.build.compatibility import ToolchainSpec
 from trtb.build.errors import ToolchainError, TrtbError
 from trtb.build.toolchain_pins import differences, normalise, read_pins
+from trtb.build.toolchain_programs import check_programs, copy_libraries
 from trtb.build.worker import WORKERS, WorkerReply, run_worker
 
 Progress = Callable[[str, str], None]
@@ -64,11 +65,12 @@ def fill(spec: ToolchainSpec, path: Path, log: IO[str], progress: Progress) -> W
     temporary = path / "tmp"
     temporary.mkdir()
     pip = [*pip_command(path), "install", "--no-input", "--only-binary=:all:"]
-    first = [f"{name}=={pins[name]}" for name in spec.resolved]
-    progress("resolve", ", ".join(first))
-    _run(spec, [*pip, "--constraint", str(spec.pins), *first], temporary, log, progress)
+    if first := [f"{name}=={pins[name]}" for name in spec.resolved]:
+        progress("resolve", ", ".join(first))
+        _run(spec, [*pip, "--constraint", str(spec.pins), *first], temporary, log, progress)
     progress("packages", f"{len(pins)} pinned distributions")
     _run(spec, [*pip, "--no-deps", "--requirement", str(spec.pins)], temporary, log, progress)
+    copy_libraries(spec, path)
     return check(spec, path, temporary, log, progress)
 
 
@@ -96,6 +98,7 @@ def check(spec: ToolchainSpec, path: Path, work: Path, log: IO[str], progress: P
         raise ToolchainError(f"{spec.name}: {exc.message}", _again(spec)) from exc
     if faults := differences(read_pins(spec.pins), reply["versions"]):
         raise ToolchainError(f"{spec.name}: {'; '.join(faults)}", _again(spec))
+    check_programs(spec, path, work, log)
     return reply
 
 

@@ -15,6 +15,8 @@ from typing import Literal
 
 MODEL_NAME = "tensorrt_llm"
 MODEL_VERSION = "1"
+KV_DTYPE_PARAMETER = "kv_cache_dtype"  # of the openvino model: "auto" is the type of its arithmetic
+KV_REUSE_PARAMETER = "enable_kv_cache_reuse"  # of both models: "true" where shared prefixes are computed once
 
 DataType = Literal["BOOL", "UINT8", "INT32", "INT64", "UINT64", "FP16", "FP32", "STRING"]
 
@@ -89,6 +91,20 @@ INPUTS: tuple[TensorSpec, ...] = (
     EXCLUDE_INPUT_IN_OUTPUT,
     GUIDED_DECODING_GUIDE_TYPE,
     GUIDED_DECODING_GUIDE,
+)
+
+# how long the engine keeps a request's blocks for others: TensorRT-LLM's alone. Ranges of prompt tokens and
+# their priorities, all of one length; they come together, the durations may be left out
+RETENTION_TOKEN_RANGE_STARTS = _ids("retention_token_range_starts", -1)
+RETENTION_TOKEN_RANGE_ENDS = _ids("retention_token_range_ends", -1)
+RETENTION_TOKEN_RANGE_PRIORITIES = _ids("retention_token_range_priorities", -1)
+RETENTION_DECODE_PRIORITY = _ids("retention_decode_priority", 1)
+
+RETENTION_INPUTS: tuple[TensorSpec, ...] = (
+    RETENTION_TOKEN_RANGE_STARTS,
+    RETENTION_TOKEN_RANGE_ENDS,
+    RETENTION_TOKEN_RANGE_PRIORITIES,
+    RETENTION_DECODE_PRIORITY,
 )
 
 OUTPUT_IDS = TensorSpec("output_ids", "INT32", (-1, -1), scalar=False)  # [1, num_sequences, length]

@@ -10,7 +10,7 @@ from trtb.build import hardware, kv_cache
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import EngineLimits, EngineManifest
 from trtb.model_repo import contract, pbtxt
-from trtb.model_repo.deploy_config import DeployConfig
+from trtb.model_repo.deploy_config import DeployConfig, limits_as_served
 from trtb.model_repo.trtllm_parameters import TrtllmDeployConfig, to_parameters
 
 BACKEND = "python"
@@ -25,8 +25,14 @@ def render_model(
     an engine can be moved.
 
     Raises:
-        ConfigError: `config` holds parameters of TensorRT-LLM.
+        ConfigError: `config` holds what is TensorRT-LLM's alone.
     """
+    if config.kv_host_cache_bytes:
+        raise ConfigError(
+            f"kv_host_cache_bytes: {config.kv_host_cache_bytes}; {manifest.reference} is an engine of the "
+            "openvino backend, whose KV cache is in host memory as it is",
+            "leave it out; the KV pool of this backend is --num-kv-blocks, or --kv-cache-gb",
+        )
     if config.trtllm != TrtllmDeployConfig():
         defaults = to_parameters(TrtllmDeployConfig())
         given = [name for name, text in to_parameters(config.trtllm).items() if defaults.get(name) != text]
@@ -34,6 +40,7 @@ def render_model(
             f"{', '.join(given)}: of TensorRT-LLM; {manifest.reference} is an engine of the openvino backend",
             "leave it out; the KV pool of this backend is --num-kv-blocks",
         )
+    limits = limits_as_served(manifest, config.kv_cache_dtype)
     version_dir = make_version_dir(model_dir)
     copy_template("openvino", version_dir)
     inside = model_dir.resolve().is_relative_to(engine_dir.resolve())
@@ -43,8 +50,10 @@ def render_model(
         "max_num_tokens": str(manifest.limits.max_num_tokens),
         "max_batch_size": str(max_batch_size),
         "max_queue_size": str(config.max_queue_size),
-        "num_kv_blocks": str(config.num_kv_blocks or num_blocks_for_machine(manifest.limits)),
+        "num_kv_blocks": str(config.num_kv_blocks or num_blocks_for_machine(limits)),
         "deterministic": "true" if config.deterministic else "false",
+        contract.KV_DTYPE_PARAMETER: config.kv_cache_dtype,
+        contract.KV_REUSE_PARAMETER: "false" if config.kv_reuse is False else "true",
     }
     write_contract_config(model_dir, max_batch_size, parameters)
 

@@ -49,13 +49,18 @@ def render_model(
         ConfigError: The parameters contradict each other or the engine.
         EngineCorruptError: The engine's files are not what its manifest says.
     """
+    if config.kv_cache_dtype != "auto":
+        raise ConfigError(
+            f"kv_cache_dtype: {config.kv_cache_dtype}; that of {manifest.reference} was compiled into it",
+            f"build another: trtb build --kv-cache-dtype {config.kv_cache_dtype}",
+        )
     if config.deterministic:
         raise ConfigError(
             f"deterministic: {manifest.reference} computes in the precision that it was compiled for",
             "leave it out; see README.md, Determinism",
         )
     engine = read_engine(engine_dir, manifest)
-    chosen = resolve(_with_pool(config, engine), engine)
+    chosen = resolve(_with_kv_cache(config, engine), engine)
     version_dir = model_dir / contract.MODEL_VERSION
     version_dir.mkdir(parents=True)
     (version_dir / _KEEP_FILE).touch()
@@ -111,16 +116,25 @@ def instance_count(model: Any) -> int:
     return sum(group.count for group in model.instance_group)
 
 
-def _with_pool(config: DeployConfig, engine: TrtllmEngine) -> TrtllmDeployConfig:
-    """Return the parameters with the KV pool that was given in blocks."""
+def _with_kv_cache(config: DeployConfig, engine: TrtllmEngine) -> TrtllmDeployConfig:
+    """Return the parameters with what was said of the KV cache in the terms of both backends."""
+    blocks, per_block = config.num_kv_blocks, engine.tokens_per_block
+    asked: tuple[tuple[str, str, Any], ...] = (
+        (
+            f"num_kv_blocks: {blocks}, which is {(blocks or 0) * per_block} tokens",
+            "max_tokens_in_paged_kv_cache",
+            None if blocks is None else blocks * per_block,
+        ),
+        (f"kv_reuse: {config.kv_reuse}", contract.KV_REUSE_PARAMETER, config.kv_reuse),
+        (
+            f"kv_host_cache_bytes: {config.kv_host_cache_bytes}",
+            "kv_cache_host_memory_bytes",
+            config.kv_host_cache_bytes,
+        ),
+    )
     parameters = config.trtllm
-    if config.num_kv_blocks is None:
-        return parameters
-    num_tokens = config.num_kv_blocks * engine.tokens_per_block
-    if parameters.max_tokens_in_paged_kv_cache not in (None, num_tokens):
-        raise ConfigError(
-            f"num_kv_blocks: {config.num_kv_blocks}, which is {num_tokens} tokens, and "
-            f"max_tokens_in_paged_kv_cache: {parameters.max_tokens_in_paged_kv_cache}",
-            "give one of the two",
-        )
-    return parameters.model_copy(update={"max_tokens_in_paged_kv_cache": num_tokens})
+    for text, name, value in asked:
+        given = getattr(parameters, name)
+        if value is not None and given not in (None, value):
+            raise ConfigError(f"{text}, and {name}: {given}", "give one of the two")
+    return parameters.model_copy(update={name: value for _, name, value in asked if value is not None})

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from trtb.build.errors import ConfigError
 from trtb.build.manifest import EngineManifest
 from trtb.model_repo import contract, pbtxt, render_openvino, render_trtllm, trtllm_tensors
 from trtb.model_repo.contract import TensorSpec
+from trtb.model_repo.deploy_config import KvServedDtype
 from trtb.model_repo.trtllm_engine import ENGINE_FOLDER, TOKENIZER_INFO, read_engine
 from trtb.model_repo.trtllm_rules import resolve
 
 _OPENVINO_NUMBERS: Final = {"max_num_tokens": 1, "max_batch_size": 1, "max_queue_size": 0, "num_kv_blocks": 2}
-_OPENVINO_PARAMETERS: Final = frozenset({"engine_dir", "engine_id", "deterministic", *_OPENVINO_NUMBERS})
+_OPENVINO_KV: Final = {
+    contract.KV_DTYPE_PARAMETER: get_args(KvServedDtype),
+    contract.KV_REUSE_PARAMETER: ("true", "false"),
+}
+_OPENVINO_PARAMETERS: Final = frozenset(
+    {"engine_dir", "engine_id", "deterministic", *_OPENVINO_KV, *_OPENVINO_NUMBERS}
+)
 
 
 def check(
@@ -96,6 +103,9 @@ def _check_openvino(model_dir: Path, parameters: dict[str, str]) -> None:
             raise ConfigError(f"{model_dir}: parameter {name} {text!r}; expected a number from {least}")
     if parameters.get("deterministic") not in ("true", "false"):
         raise ConfigError(f"{model_dir}: parameter deterministic; expected true or false")
+    for name, allowed in _OPENVINO_KV.items():
+        if parameters.get(name, allowed[0]) not in allowed:  # engines of older versions have none
+            raise ConfigError(f"{model_dir}: parameter {name}; expected {' or '.join(allowed)}")
     engine = model_dir / parameters.get("engine_dir", "")
     if "engine_dir" not in parameters or not engine.is_dir():
         raise ConfigError(f"{model_dir}: parameter engine_dir: {engine} is no folder; expected the engine's")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from trtb.runner.detokenize import StopMatcher
-from trtb.runner.prompt import PromptRenderer
 from trtb.runner.request import SamplingParams
 from trtb.runner.tool_calls import ToolCall
 from trtb.runner.transport import Chunk
+
+if TYPE_CHECKING:
+    from trtb.runner.detokenize import StopMatcher
+    from trtb.runner.prompt import PromptRenderer  # a second to import
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

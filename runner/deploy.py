@@ -10,18 +10,20 @@ from pathlib import Path
 
 from trtb.build import hardware
 from trtb.build.manifest import EngineManifest
-from trtb.model_repo import render
+from trtb.model_repo import contract, render
 from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import ContractMismatchError
 from trtb.runner.launching.devices import Group, parse_groups
 from trtb.runner.launching.fit import Fit, require_fit
+from trtb.runner.launching.kv_options import with_kv_cache
 from trtb.runner.launching.launch import Choice, Launch, ServerConfig
 from trtb.runner.launching.launch_embedded import Embedded
 from trtb.runner.launching.place import Place, choose_place
 from trtb.runner.options import RunOptions
 from trtb.runner.run_folder import RunPaths
 from trtb.runner.server import TritonServer
+from trtb.runner.server_metrics import wait_for_pool
 from trtb.runner.triton_client import TritonTransport
 
 log = logging.getLogger(__name__)
@@ -58,12 +60,16 @@ async def launch(options: RunOptions, paths: RunPaths) -> list[Endpoint]:
 
 
 def deploy_config(options: RunOptions) -> render.DeployConfig:
-    """Return how a run's own servers serve the engine."""
-    return render.DeployConfig(
-        num_kv_blocks=options.num_kv_blocks,
+    """Return how a run's own servers serve the engine.
+
+    Raises:
+        ConfigError: What is asked of the KV cache is no choice of the engine's backend.
+    """
+    config = render.DeployConfig(
         deterministic=options.deterministic,
         trtllm=parse_parameters(parse_pairs(options.trtllm_parameters)),
     )
+    return with_kv_cache(config, options.kv_options, options.manifest)
 
 
 def check(options: RunOptions) -> None:
@@ -176,6 +182,8 @@ class Agreement:
 
     num_kv_blocks: int | None  # the smallest pool
     is_exact: bool | None  # greedy and seeded answers do not depend on what else is in flight
+    is_reusing: bool = True  # shared prefixes are computed once; where it is not told, they are
+    can_retain: bool = False  # requests may say which of their blocks the engine should keep
 
 
 async def agree(endpoints: list[Endpoint], manifest: EngineManifest) -> Agreement:
@@ -186,8 +194,10 @@ async def agree(endpoints: list[Endpoint], manifest: EngineManifest) -> Agreemen
     """
     pools: list[int] = []
     exact: list[bool | None] = []
+    is_reusing = can_retain = True
     for endpoint in endpoints:
-        parameters = await endpoint.transport.model_parameters(timeout_s=30)
+        model = await endpoint.transport.served_model(timeout_s=30)
+        parameters = model.parameters
         served = parameters.get("engine_id", manifest.engine_id)
         if served != manifest.engine_id:
             raise ContractMismatchError(
@@ -195,16 +205,27 @@ async def agree(endpoints: list[Endpoint], manifest: EngineManifest) -> Agreemen
                 f"{manifest.reference} ({manifest.engine_id[:12]})",
                 "name the served engine with --engine",
             )
-        if "num_kv_blocks" in parameters:
-            pools.append(int(parameters["num_kv_blocks"]))
+        if (pool := await _pool_of(endpoint, parameters)) is not None:
+            pools.append(pool)
+        is_reusing &= parameters.get(contract.KV_REUSE_PARAMETER) != "false"
+        can_retain &= model.can_retain
         exact.append(_is_exact(parameters, manifest, is_own=endpoint.server is not None))
     is_exact = False if False in exact else None if None in exact else True
-    return Agreement(min(pools) if pools else None, is_exact)
+    return Agreement(min(pools) if pools else None, is_exact, is_reusing, can_retain)
+
+
+async def _pool_of(endpoint: Endpoint, parameters: dict[str, str]) -> int | None:
+    """Return a server's KV blocks: as its model's parameters say, else as a server of our own measures."""
+    if "num_kv_blocks" in parameters:
+        return int(parameters["num_kv_blocks"])
+    return None if endpoint.server is None else await wait_for_pool(endpoint.server.metrics_url)
 
 
 def _is_exact(parameters: dict[str, str], manifest: EngineManifest, *, is_own: bool) -> bool | None:
     if parameters.get("deterministic") == "true":
         return True
+    if parameters.get(contract.KV_DTYPE_PARAMETER, "auto") != "auto":
+        return False
     if manifest.backend == "tensorrt_llm":
         return False  # its kernels are chosen by the size of the batch
     return not hardware.low_precision_flags() if is_own else None

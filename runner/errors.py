@@ -113,6 +113,13 @@ class RunInterruptedError(TrtbError):
     exit_code = 130
 
 
+class TooManyFailuresError(TrtbError):
+    """The run was stopped because its requests fail, and can be resumed."""
+
+    code = "too_many_failures"
+    exit_code = 8
+
+
 class RequestError(TrtbError):
     """One request failed. `code` is what its failure line says; `retryable` whether it can heal."""
 

@@ -38,7 +38,23 @@ class FollowFile:
         self._file.close()
 
 
-def repair(path: Path, ledger_path: Path, run_id: str) -> None:
+def check_free(path: Path) -> None:
+    """Refuse a file that has results of an earlier run in it; a torn line is none.
+
+    Raises:
+        LedgerCorruptError: It has.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        if file.readline().endswith(b"\n"):
+            raise LedgerCorruptError(
+                f"{path}: line 1 is not a result of this run, which begins; expected no line",
+                "move the file away, or choose another --follow",
+            )
+
+
+def repair(path: Path, ledger_path: Path, answers_id: str) -> None:
     """Make a followed file whole before a run goes on: every row of the ledger in it exactly once.
 
     Raises:
@@ -47,7 +63,7 @@ def repair(path: Path, ledger_path: Path, run_id: str) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    present, sound_bytes = _read_present(path, run_id)
+    present, sound_bytes = _read_present(path, answers_id)
     size = path.stat().st_size
     with path.open("r+b") as file:
         if sound_bytes < size:
@@ -62,10 +78,10 @@ def repair(path: Path, ledger_path: Path, run_id: str) -> None:
         os.fsync(file.fileno())
 
 
-def _read_present(path: Path, run_id: str) -> tuple[LineSet, int]:
+def _read_present(path: Path, answers_id: str) -> tuple[LineSet, int]:
     """Return the lines that have a record in the file, and the length of its sound part in bytes."""
     present = LineSet()
-    prefix = f"{OUTPUT_ID_PREFIX}{run_id}-"
+    prefix = f"{OUTPUT_ID_PREFIX}{answers_id}-"
     sound = 0
     with path.open("rb") as file:
         for number, data in enumerate(file, start=1):

@@ -28,10 +28,6 @@ MAX_SHOWN_CHARS = 60
 
 # keys that change nothing at these values, and cannot be honoured at any other
 _NOT_YET: Final[dict[tuple[str, str], tuple[tuple[object, ...], str]]] = {
-    ("cache", "enabled"): ((False,), "this version has no result cache"),
-    ("cache", "capacity_gb"): ((0,), "this version has no result cache"),
-    ("cache", "eviction_policy"): (("lru",), "this version has no result cache"),
-    ("cache", "sync_interval_ms"): ((0,), "this version has no result cache"),
     ("monitoring", "enabled"): ((False,), "this version has no metrics but the report"),
 }
 
@@ -69,6 +65,10 @@ _KEYS: Final = (
     _Key("inference", "default_max_tokens", "default_max_tokens"),
     _Key("inference", "deterministic", "deterministic"),
     _Key("inference", "num_kv_blocks", "num_kv_blocks"),
+    *(
+        _Key("inference", name, name)
+        for name in ("kv_cache_dtype", "kv_cache_gb", "kv_host_cache_gb", "kv_reuse", "kv_retention")
+    ),
     _Key("inference", "trtllm_parameters", "trtllm_parameters", to_pairs, parse_pairs),
     _Key("inference", "device_ids", "device_ids", read_devices, list),
     _Key("inference", "launch", "launch"),
@@ -76,6 +76,8 @@ _KEYS: Final = (
     _Key("scheduler", "queue_size", "queue_size"),
     _Key("scheduler", "order", "order"),
     _Key("scheduler", "dedup", "dedup"),
+    _Key("scheduler", "canary", "canary"),
+    _Key("scheduler", "max_failure_rate", "max_failure_rate"),
     _ms("scheduler", "timeout_ms", "request_timeout_s"),
     _Key("scheduler", "retry_times", "max_attempts", lambda value: value + 1, lambda value: value - 1),
     _ms("scheduler", "grace_ms", "grace_s"),
@@ -84,6 +86,10 @@ _KEYS: Final = (
     _Key("output", "path", "output", is_path=True),
     _Key("output", "follow", "follow", is_path=True),
     _Key("output", "overwrite", "overwrite"),
+    _Key("cache", "enabled", "cache"),
+    _Key("cache", "capacity_gb", "cache_capacity_gb"),
+    _Key("cache", "ttl_hours", "cache_ttl_hours"),
+    _ms("cache", "sync_interval_ms", "cache_sync_interval_s"),
 )
 # of a repeated run, the first would mix two runs' results, and the second replace what it repeats
 _NOT_REPEATED: Final = frozenset({"follow", "overwrite"})

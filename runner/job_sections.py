@@ -38,6 +38,11 @@ class Inference(Section):
     default_max_tokens: _Count | None = None
     deterministic: bool | None = None
     num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
+    kv_cache_dtype: Literal["auto", "int8"] | None = None
+    kv_cache_gb: Annotated[float, Field(ge=0.001, allow_inf_nan=False)] | None = None
+    kv_host_cache_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    kv_reuse: bool | None = None
+    kv_retention: bool | None = None
     trtllm_parameters: dict[str, str | bool | int | float] | None = None  # by TensorRT-LLM's names
     endpoints: list[str] | None = None
 
@@ -48,6 +53,8 @@ class Scheduler(Section):
     queue_size: _Count | None = None
     order: Literal["auto", "prefix", "length", "input"] | None = None
     dedup: bool | None = None
+    canary: Annotated[int, Field(ge=0)] | None = None
+    max_failure_rate: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     timeout_ms: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     retry_times: Annotated[int, Field(ge=0)] | None = None
     grace_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -64,12 +71,13 @@ class Output(Section):
 
 
 class Cache(Section):
-    """The result cache, which this version has not."""
+    """Answers that are kept between runs."""
 
-    enabled: Any = None
-    capacity_gb: Any = None
-    eviction_policy: Any = None
-    sync_interval_ms: Any = None
+    enabled: bool | None = None
+    capacity_gb: Annotated[float, Field(ge=0.001, allow_inf_nan=False)] | None = None
+    eviction_policy: Literal["lru"] | None = None
+    sync_interval_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    ttl_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class Monitoring(Section):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import operator
 import sqlite3
 import threading
@@ -201,12 +202,12 @@ def count_failures(path: Path, codes: frozenset[str] | None = None) -> int:
     return int(count)
 
 
-def reopen_failures(path: Path, codes: frozenset[str] | None = None) -> int:
+def reopen_failures(path: Path, codes: frozenset[str] | None = None, lines: list[int] | None = None) -> int:
     """Set failures aside, so that their lines are to do again; returns how many.
 
-    The old rows stay in the table `superseded`.
+    The old rows stay in the table `superseded`; `codes` and `lines` choose, None is all.
     """
-    where, values = _failed(codes)
+    where, values = _failed(codes, lines)
     with contextlib.closing(connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"INSERT INTO superseded SELECT {COLUMNS} FROM results WHERE {where}", values)
@@ -215,12 +216,15 @@ def reopen_failures(path: Path, codes: frozenset[str] | None = None) -> int:
     return removed
 
 
-def _failed(codes: frozenset[str] | None) -> tuple[str, tuple[str, ...]]:
+def _failed(codes: frozenset[str] | None, lines: list[int] | None = None) -> tuple[str, tuple[str, ...]]:
     """Return the condition of failures, and its values."""
-    where = "status = 'failed'"
+    where, values = "status = 'failed'", tuple(codes or ())
     if codes is not None:
         where += f" AND code IN ({', '.join('?' * len(codes))})"
-    return where, tuple(codes or ())
+    if lines is not None:
+        where += " AND line IN (SELECT value FROM json_each(?))"
+        values += (json.dumps(lines),)
+    return where, values
 
 
 @functools.cache

@@ -47,9 +47,13 @@ class RunTotals:
     completed: int = 0
     failed: int = 0
     reused: int = 0  # of the completed: answered by an equal request's answer, and never sent
+    cached: int = 0  # of the completed: answered by the result cache, and never sent
     prompt_tokens: int = 0
     completion_tokens: int = 0
     attempts: int = 0
+    told: int = 0  # of the completed: the engine told how many KV blocks of the prompt it had
+    reused_blocks: int = 0  # of those
+    told_prompt_tokens: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     finish_reasons: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[str]] = field(default_factory=dict)  # code -> a few custom_ids or lines
@@ -77,8 +81,13 @@ class RunTotals:
         self.completion_tokens += row.completion_tokens
         self.finish_reasons[row.finish_reason or "unknown"] += 1
         if row.reused_from is not None:
-            self.reused += 1
+            self.reused += row.reused_from == "equal"
+            self.cached += row.reused_from == "cache"
             return
+        if row.reused_blocks is not None:
+            self.told += 1
+            self.reused_blocks += row.reused_blocks
+            self.told_prompt_tokens += row.prompt_tokens
         self.latency.add(row.latency_ns)
         if row.ttft_ns:
             self.ttft.add(row.ttft_ns)

@@ -10,8 +10,10 @@ from typing import Literal
 
 from trtb.build.manifest import EngineManifest
 from trtb.build.planning.preflight_engine import engine_bytes
+from trtb.model_repo.deploy_config import KvServedDtype
 from trtb.model_repo.trtllm_engine import can_guide
 from trtb.model_repo.trtllm_parameters import parse_pairs
+from trtb.runner.launching.kv_options import KvOptions, num_blocks_asked
 from trtb.runner.launching.launch import Choice
 from trtb.runner.reader import DEFAULT_MAX_LINE_BYTES
 from trtb.runner.request import Capabilities
@@ -21,6 +23,8 @@ from trtb.runner.tool_calls import style_of_template
 DEFAULT_CONCURRENCY = 64
 DEFAULT_MAX_TOKENS = 1024
 DEFAULT_QUEUE_SIZE = 256
+DEFAULT_CACHE_CAPACITY_GB = 10.0
+DEFAULT_CANARY = 8
 START_BASE_S = 300.0
 LOAD_BYTES_PER_S = 100e6  # of an engine from a cold network disk
 
@@ -49,18 +53,41 @@ class RunOptions:
     overwrite: bool = False
     follow: Path | None = None
     deterministic: bool = False
+    kv_cache_dtype: KvServedDtype = "auto"
     num_kv_blocks: int | None = None
+    kv_cache_gb: float | None = None  # the same pool by its size
+    kv_host_cache_gb: float | None = None  # for what it has no room for, on a GPU server of our own
+    kv_reuse: bool | None = None  # shared prefixes are computed once; None: where the engine can
+    kv_retention: bool = True  # requests say which of their blocks others will want
     trtllm_parameters: tuple[str, ...] = ()  # NAME=VALUE, for a GPU server of our own
     device_ids: tuple[str, ...] = ()  # the GPUs of each server of our own, "0,1"; empty: those that suit best
     launch: Choice = "auto"
     order: Order = "auto"
     queue_size: int = DEFAULT_QUEUE_SIZE  # most requests that wait, ready to be sent
     dedup: bool | None = None  # None: where the engine's answers do not depend on company
+    canary: int = DEFAULT_CANARY  # requests that go alone, until one of them generates; 0 is none
+    max_failure_rate: float | None = None  # None: stop only where every one of the first fails
+    cache: bool = False  # answers of earlier runs are used, and those of this one kept
+    cache_capacity_gb: float = DEFAULT_CACHE_CAPACITY_GB
+    cache_ttl_hours: float | None = None  # older answers are computed again
+    cache_sync_interval_s: float = 1.0  # a crash loses the answers of that time, to the cache alone
 
     @property
     def model_names(self) -> frozenset[str] | None:
         """Return every name that a line's body.model may have; None accepts any."""
         return accepted_models(self.manifest, self.model_aliases)
+
+    @property
+    def kv_options(self) -> KvOptions:
+        """Return what is asked of the KV cache of the run's own servers."""
+        return KvOptions(
+            self.kv_cache_dtype, self.num_kv_blocks, self.kv_cache_gb, self.kv_host_cache_gb, self.kv_reuse
+        )
+
+    @property
+    def num_blocks_asked(self) -> int | None:
+        """Return the pool that is asked for, in blocks; None where it is left to the server."""
+        return num_blocks_asked(self.kv_options, self.manifest)
 
     def capabilities(self) -> Capabilities:
         """Return what the engine can do beyond sampling text."""
@@ -78,6 +105,7 @@ class RunOptions:
             "model_aliases": ",".join(sorted(self.model_aliases)),
             "on_invalid": self.on_invalid,
             "strict_params": self.strict_params,
+            **({} if self.kv_cache_dtype == "auto" else {"kv_cache_dtype": self.kv_cache_dtype}),
         }
 
     def job(self) -> dict[str, str | int | float | bool | list[str] | None]:

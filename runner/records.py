@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -11,16 +12,29 @@ from trtb.runner.answer import Choice
 from trtb.runner.errors import RequestError
 
 OUTPUT_ID_PREFIX = "batch_req_"  # then the request id
+ANSWERS_ID_CHARS: Final = 12
 
 
-def request_id(run_id: str, line: int) -> str:
+def answers_id(
+    input_sha256: str, engine_id: str, settings: dict[str, str | int | float | bool | None]
+) -> str:
+    """Return what the ids of all output lines of a file begin with.
+
+    It comes from what decides the answers and not from the run, so that a run of the same file whose answers
+    are cached ones writes the same bytes.
+    """
+    told = orjson.dumps([input_sha256, engine_id, settings], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(told).hexdigest()[:ANSWERS_ID_CHARS]
+
+
+def request_id(answers_id: str, line: int) -> str:
     """Return the id of a line's request; it does not depend on attempts, so that a resumed run agrees."""
-    return f"{run_id}-{line}"
+    return f"{answers_id}-{line}"
 
 
 def completed_record(
     *,
-    run_id: str,
+    answers_id: str,
     line: int,
     custom_id: str,
     model: str,
@@ -30,12 +44,16 @@ def completed_record(
     choices: list[Choice],
     prompt_tokens: int,
     completion_tokens: int,
-    is_reused: bool = False,
+    cached_tokens: int | None = None,
 ) -> bytes:
-    """Return an answer's output line, without its newline; of a reused one, its usage says so."""
-    identity = request_id(run_id, line)
+    """Return an answer's output line, without its newline.
+
+    `cached_tokens`, of the prompts, are those that the engine had in its KV cache; None where it does not
+    tell, and then the line does not speak of them.
+    """
+    identity = request_id(answers_id, line)
     make = _chat_choice if is_chat else _text_choice
-    body = {
+    body: dict[str, Any] = {
         "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{identity}",
         "object": "chat.completion" if is_chat else "text_completion",
         "created": created_s,
@@ -46,9 +64,10 @@ def completed_record(
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
-            **({"reused": True} if is_reused else {}),
         },
     }
+    if cached_tokens is not None:
+        body["usage"]["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
     response = {"status_code": 200, "request_id": identity, "body": body}
     return _dump(identity, custom_id, response, None)
 
@@ -88,14 +107,14 @@ def _text_choice(_identity: str, index: int, choice: Choice) -> dict[str, Any]:
 
 
 def failed_record(
-    *, run_id: str, line: int, custom_id: str | None, code: str, message: str, status_code: int
+    *, answers_id: str, line: int, custom_id: str | None, code: str, message: str, status_code: int
 ) -> bytes:
     """Return a failure's output line, without its newline.
 
     Both fields tell of it, as a hosted API's do where the request reached the model; a line that was
     never a request (status 400 at validation) has the same form, so a reader of either field is right.
     """
-    identity = request_id(run_id, line)
+    identity = request_id(answers_id, line)
     kind = "invalid_request_error" if 400 <= status_code < 500 else "server_error"
     detail = {"message": message, "type": kind, "param": None, "code": code}
     response = {"status_code": status_code, "request_id": identity, "body": {"error": detail}}

@@ -83,5 +83,7 @@ def reopen(
         elif option.name in PATH_OPTIONS and value is not None:
             value = Path(str(value))  # type: ignore[assignment]
         values[option.name] = value
+    # what failed once fails again more often than any line: that many failures say nothing
+    values.update(canary=0, max_failure_rate=None)
     values.update(overwrite=False, input_path=Path(record.input_path), output=output)
     return RunOptions(**values), num_reopened

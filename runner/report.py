@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from trtb.build import files
 from trtb.build.errors import ConfigError
 from trtb.runner.metrics import Histogram, RunTotals
+from trtb.runner.reporting import warnings as remarks
+from trtb.runner.reporting.diagnosis import Diagnosis
 from trtb.runner.run_folder import RunPaths, RunRecord
-from trtb.runner.wording import counted
 
 SCHEMA_VERSION: Final = 1
 
@@ -55,6 +56,16 @@ class ScheduleReport(BaseModel):
     unseen_why: str | None = None  # in the order of prefixes: why seen_reuse is null
 
 
+class KvCacheReport(BaseModel):
+    """What the engine told of its KV cache, over all sessions."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    num_requests: int  # that it told of: those that it answered itself
+    prompt_tokens: int  # of them
+    reused_blocks: int  # of these prompts, which were there already; one reused in part counts whole
+
+
 class AdmissionReport(BaseModel):
     """What bounded the requests in flight in the last session."""
 
@@ -69,6 +80,38 @@ class AdmissionReport(BaseModel):
     last_bound: int
 
 
+class CacheReport(BaseModel):
+    """What the last session had of the result cache."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    hits: int
+    misses: int  # of requests that are greedy or name a seed; others are not looked up
+    expired: int  # of the misses: there, but too old
+    corrupted: int  # of the misses: there, but not as stored; dropped
+    stored: int
+    not_stored: int  # too large, too many at once, or after an error
+    evicted: int  # by this session, to make room
+    size_bytes: int | None  # of the cache's files; null where they cannot be read
+    capacity_bytes: int
+    look_up_s: float
+
+
+class CanaryReport(BaseModel):
+    """What the last session's watch over failures saw; only those count that speak of the system."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    size: int  # requests that went alone
+    held_s: float  # how long the others waited for the first token of one of them
+    max_failure_rate: float | None  # null: a run is stopped only where the first `size` all fail
+    window: int | None  # of how many requests, the last that ended, the rate is
+    codes: dict[str, int]  # of the failures that counted
+    stopped_by: Literal["canary", "rate"] | None
+    why: str | None
+    set_aside: int  # failures that are to do again, because the run was stopped
+
+
 class RunReport(BaseModel):
     """`report.json`, and what `trtb run --json` prints."""
 
@@ -76,7 +119,7 @@ class RunReport(BaseModel):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: str
-    state: Literal["finished", "interrupted"]
+    state: Literal["running", "finished", "interrupted"]  # a report on disk is not of a running one
     output: str
     input_sha256: str
     engine: str
@@ -104,8 +147,13 @@ class RunReport(BaseModel):
     # greedy and seeded answers do not depend on what else was in flight; null: the server did not tell
     is_exact: bool | None
     reused: int = 0  # of the completed: answered by an equal request's answer
+    cached: int = 0  # of the completed: answered by the result cache
+    cache: CacheReport | None = None  # null: the last session did not use it
+    kv_cache: KvCacheReport | None = None  # null: the engine does not count
     schedule: ScheduleReport | None = None
     admission: AdmissionReport | None = None
+    diagnosis: Diagnosis | None = None  # of the last session
+    canary: CanaryReport | None = None  # null: the last session sent nothing
     warnings: list[str]
 
 
@@ -137,6 +185,10 @@ class SessionFigures:
     is_exact: bool | None = None
     schedule: ScheduleReport | None = None
     admission: AdmissionReport | None = None
+    cache: CacheReport | None = None
+    diagnosis: Diagnosis | None = None
+    canary: CanaryReport | None = None
+    sample_fault: str | None = None  # why the samples are not all on disk
 
 
 def make_report(
@@ -145,7 +197,7 @@ def make_report(
     totals: RunTotals,
     session: SessionFigures,
     warnings: list[str],
-    state: Literal["finished", "interrupted"],
+    state: Literal["running", "finished", "interrupted"],
 ) -> RunReport:
     """Put a report together."""
     failures = [
@@ -153,14 +205,7 @@ def make_report(
         for code, count in totals.codes.most_common()
     ]
     truncated = totals.finish_reasons.get("length", 0)
-    notes = list(warnings)
-    if truncated:
-        notes.append(f"{counted(truncated, 'answer')} cut by max_tokens (finish_reason length)")
-    if session.is_exact is False:
-        notes.append(
-            "greedy and seeded answers may depend on what else was in flight: this CPU computes in low "
-            "precision (--deterministic: in f32, more slowly)"
-        )
+    notes = [*warnings, *_remarks(totals, session)]
     seconds = max(session.duration_s, 1e-9)
     return RunReport(
         run_id=record.run_id,
@@ -190,10 +235,44 @@ def make_report(
         ttft=durations(totals.ttft),
         is_exact=session.is_exact,
         reused=totals.reused,
+        cached=totals.cached,
+        cache=session.cache,
+        kv_cache=_kv_cache(totals),
         schedule=session.schedule,
         admission=session.admission,
+        diagnosis=session.diagnosis,
+        canary=session.canary,
         warnings=notes,
     )
+
+
+def _kv_cache(totals: RunTotals) -> KvCacheReport | None:
+    if not totals.told:
+        return None
+    return KvCacheReport(
+        num_requests=totals.told,
+        prompt_tokens=totals.told_prompt_tokens,
+        reused_blocks=totals.reused_blocks,
+    )
+
+
+def _remarks(totals: RunTotals, session: SessionFigures) -> list[str]:
+    """Return what another setting would have done better."""
+    admission = session.admission
+    held = None if admission is None or not admission.num_kv_blocks else admission.max_blocks_held
+    num_ended = totals.total - session.num_resumed - totals.reused - totals.cached
+    return [
+        *remarks.cut_answers(totals.finish_reasons.get("length", 0), totals.completed),
+        *remarks.company(session.is_exact),
+        *remarks.unused_places(
+            session.max_in_flight,
+            session.concurrency,
+            num_ended,
+            None if held is None or admission is None else held / (admission.num_kv_blocks or 1),
+        ),
+        *remarks.from_diagnosis(session.diagnosis, session.duration_s),
+        *remarks.lost_samples(session.sample_fault),
+    ]
 
 
 def write_report(paths: RunPaths, report: RunReport) -> None:

@@ -16,10 +16,13 @@ from typing import Literal
 
 from trtb.build import files
 from trtb.runner import follow, job_file, ledger, publish, report, run_folder
-from trtb.runner.errors import InputRefusedError, RunInterruptedError
+from trtb.runner.caching.cached_run import CachedRun
+from trtb.runner.errors import InputRefusedError, RunInterruptedError, TooManyFailuresError
 from trtb.runner.line_set import LineSet
 from trtb.runner.metrics import RunTotals
 from trtb.runner.options import Observer, Progress, RunOptions
+from trtb.runner.recording import recording
+from trtb.runner.records import answers_id
 from trtb.runner.report import RunReport, SessionFigures
 from trtb.runner.run_folder import RunFolder, RunRecord
 from trtb.runner.validate import ValidationReport, validate_file
@@ -67,7 +70,7 @@ class _Run:
         with _log_to(self._paths.log), self._left_resumable(record):
             done = self._done_lines(record) if is_resumed else LineSet()
             if self._options.follow is not None:
-                follow.repair(self._options.follow, self._paths.ledger, record.run_id)
+                self._repair(self._options.follow, record, is_resumed=is_resumed)
             figures = self._work(record, done, checked.invalid_lines)
             if record.state == "interrupted":
                 self._leave(record, figures)
@@ -90,8 +93,8 @@ class _Run:
         return checked
 
     def _check_machine(self) -> None:
-        """Refuse a new run whose server could not start here; a resumed one may need none."""
-        if self._folder.read() is None:
+        """Refuse a new run whose server could not start here; a resumed or a cached one may need none."""
+        if self._folder.read() is None and not self._options.cache:
             from trtb.runner import deploy  # the client: a second to import
 
             deploy.check(self._options)
@@ -130,13 +133,49 @@ class _Run:
         figures = SessionFigures(num_resumed=len(done), concurrency=self._options.concurrency)
         if len(done) == record.total:
             return figures
+        if not self._options.cache:
+            self._run_session(record, done, invalid, figures, None)
+            return figures
+        cached_run = CachedRun(self._options, record, self._paths)
+        try:
+            self._enter("looking up the result cache")
+            with recording(self._paths.ledger, self._options.follow, self._progress) as add:
+                cached_run.look_up(done, invalid, add)
+            if len(done) == record.total:
+                return figures
+            if cached_run.is_interrupted:
+                record.state = "interrupted"
+                return figures
+            self._run_session(record, done, invalid, figures, cached_run)
+        finally:
+            cached_run.close()
+            self._warnings += cached_run.warnings
+            figures.cache = cached_run.report()
+        return figures
+
+    def _run_session(
+        self,
+        record: RunRecord,
+        done: LineSet,
+        invalid: LineSet,
+        figures: SessionFigures,
+        cached_run: CachedRun | None,
+    ) -> None:
+        """Let the servers answer what is left."""
+        from trtb.runner.scheduling.schedule_report import canary_figures
         from trtb.runner.session import Session  # the tokenizer and the client: a second to import
 
-        session = Session(self._options, record, self._paths, self._progress, self._observer)
+        session = Session(self._options, record, self._paths, self._progress, self._observer, cached_run)
         asyncio.run(session.work(done, invalid))
         if session.is_interrupted and self._progress.num_done < record.total:
             record.state = "interrupted"
-        figures.num_completed = self._progress.num_completed
+        num_aside = 0
+        if session.canary.stop is not None and self._progress.num_done < record.total:
+            record.state = "interrupted"
+            num_aside = ledger.reopen_failures(self._paths.ledger, lines=session.canary.failed_lines)
+        figures.canary = canary_figures(session.canary, num_aside)
+        num_hits = cached_run.num_hits if cached_run else 0
+        figures.num_completed = self._progress.num_completed - num_hits
         figures.num_tokens = self._progress.num_tokens
         figures.num_restarts = session.num_restarts
         figures.duration_s = session.duration_s
@@ -144,7 +183,21 @@ class _Run:
         figures.is_exact = session.is_exact
         figures.schedule = session.schedule
         figures.admission = session.admission
-        return figures
+        figures.diagnosis = session.diagnosis
+        figures.sample_fault = session.observation.fault
+
+    def _enter(self, phase: str) -> None:
+        log.info("%s", phase)
+        self._progress.enter(phase)
+        self._observer(self._progress)
+
+    def _repair(self, path: Path, record: RunRecord, *, is_resumed: bool) -> None:
+        """Make the followed file whole; a new run begins with an empty one."""
+        if not is_resumed:
+            follow.check_free(path)
+        follow.repair(
+            path, self._paths.ledger, answers_id(record.input_sha256, record.engine_id, record.settings)
+        )
 
     @contextlib.contextmanager
     def _left_resumable(self, record: RunRecord) -> Iterator[None]:
@@ -181,6 +234,13 @@ class _Run:
         for row in ledger.read_rows(self._paths.ledger):
             totals.add(row)
         self._report(record, totals, figures, "interrupted")
+        if figures.canary is not None and figures.canary.why is not None:
+            raise TooManyFailuresError(
+                f"stopped: {figures.canary.why}; "
+                f"{totals.total} of {record.total} requests are done, and on disk",
+                f"mend the cause ({self._paths.log} may tell it); the same command then goes on, and sends "
+                "these again; to run whatever fails: --canary 0 without --max-failure-rate",
+            )
         raise RunInterruptedError(
             f"interrupted with {totals.total} of {record.total} requests done; they are on disk",
             "the same command goes on where this one stopped",

@@ -113,6 +113,14 @@ class TritonServer:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._stubs = psutil.Process(self._process.pid).children(recursive=True)
 
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that compute: none before it is ready, or where they are not our children."""
+        if self._process is None or self._plan is None or self._plan.end_also or not self._stubs:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self._process.pid), *self._stubs]
+        return []
+
     def fault(self) -> str | None:
         """Say what is wrong with the server's processes, or None."""
         if self._process is None:

@@ -14,21 +14,29 @@ import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 from trtb.runner import deploy
 from trtb.runner.admission import Admission
+from trtb.runner.answer import Answer
+from trtb.runner.caching.cached_run import CachedRun
+from trtb.runner.canary import Canary
 from trtb.runner.endpoint import Endpoint
-from trtb.runner.follow import FollowFile
-from trtb.runner.ledger import LedgerWriter, ResultRow
+from trtb.runner.errors import RequestError
+from trtb.runner.ledger import ResultRow
 from trtb.runner.line_set import LineSet
 from trtb.runner.options import Observer, Progress, RunOptions
 from trtb.runner.outcomes import RowMaker
+from trtb.runner.recording import recording
 from trtb.runner.report import AdmissionReport, ScheduleReport
+from trtb.runner.reporting.diagnosis import Diagnosis
+from trtb.runner.reporting.observation import Observation
 from trtb.runner.retry import RetryPolicy
 from trtb.runner.run_folder import RunPaths, RunRecord
 from trtb.runner.scheduling.schedule_inputs import make_plan_options, make_renderer, make_source
 from trtb.runner.scheduling.schedule_planner import Planner
 from trtb.runner.scheduling.schedule_report import admission_figures, schedule_figures
+from trtb.runner.source import Item
 from trtb.runner.workers import WorkConfig, Workers
 
 log = logging.getLogger(__name__)
@@ -47,12 +55,14 @@ class Session:
         paths: RunPaths,
         progress: Progress,
         observer: Observer,
+        cached_run: CachedRun | None = None,
     ) -> None:
         self._options = options
         self._record = record
         self._paths = paths
         self._progress = progress
         self._observer = observer
+        self._cached_run = cached_run
         self.num_restarts = 0
         self.max_in_flight = 0
         self.duration_s = 0.0
@@ -60,6 +70,10 @@ class Session:
         self.is_exact: bool | None = None
         self.schedule: ScheduleReport | None = None
         self.admission: AdmissionReport | None = None
+        self.observation = Observation(options, paths.folder, record.num_starts)
+        self.diagnosis: Diagnosis | None = None
+        self.canary = Canary(options.canary, options.max_failure_rate)
+        self._workers: Workers | None = None
 
     async def work(self, done: LineSet, duplicates: LineSet) -> None:
         """Answer every line that is not done.
@@ -69,16 +83,22 @@ class Session:
             LedgerError: The ledger could not be written.
         """
         async with self._servers() as (endpoints, agreed):
+            self.observation.servers_up()
             self.is_exact = agreed.is_exact
             pool = agreed.num_kv_blocks
             renderer = make_renderer(self._options, pool)
             source = make_source(
                 self._options, renderer, done, duplicates, pool, seed_base=self._record.input_sha256
             )
-            with self._writer() as record:
+            with recording(self._paths.ledger, self._options.follow, self._progress) as record:
                 rows = RowMaker(self._record, self._options.manifest)
                 planner = Planner(
-                    make_plan_options(self._options, self._paths.folder, is_exact=agreed.is_exact is True),
+                    make_plan_options(
+                        self._options,
+                        self._paths.folder,
+                        is_exact=agreed.is_exact is True,
+                        is_reusing=agreed.is_reusing,
+                    ),
                     source,
                     on_refused=lambda refused: record(rows.refused(refused)),
                 )
@@ -88,24 +108,49 @@ class Session:
                     feed = planner.feed(
                         self._admission(len(endpoints), pool),
                         is_up=lambda server: endpoints[server].is_up.is_set(),
+                        canary=self.canary,
                     )
                     _settle_memory()
-                    workers = Workers(
-                        self._work_config(),
+                    workers = self._workers = Workers(
+                        self._work_config(agreed),
                         feed=feed,
                         endpoints=endpoints,
                         renderer=renderer,
-                        on_answer=lambda item, answer: record(rows.completed(item, answer)),
-                        on_error=lambda item, error: record(rows.failed(item, error)),
+                        on_answer=partial(self._answered, rows, record),
+                        on_error=partial(self._failed, rows, record),
                         on_refused=lambda refused: record(rows.refused(refused)),
                         on_reused=lambda reused: record(rows.reused(reused)),
                     )
+                    self.observation.begin(workers, feed, endpoints, source)
                     try:
                         await self._drive(workers, endpoints)
                     finally:
+                        self.diagnosis = self.observation.diagnose(planner, feed, self.duration_s)
                         self.schedule = schedule_figures(planner, feed)
                         self.admission = admission_figures(feed.admission)
             self.num_restarts = sum(endpoint.num_restarts for endpoint in endpoints)
+
+    def _answered(
+        self, rows: RowMaker, record: Callable[[ResultRow], None], item: Item, answer: Answer
+    ) -> None:
+        record(rows.completed(item, answer))
+        self.canary.answered()
+        if self._cached_run is not None:
+            self._cached_run.keep(item, answer)
+
+    def _failed(
+        self, rows: RowMaker, record: Callable[[ResultRow], None], item: Item, error: RequestError
+    ) -> None:
+        record(rows.failed(item, error))
+        if self.canary.failed(item.line, error) is None:
+            return
+        assert self._workers
+        self._enter("stopping: too many requests fail")
+        self._workers.stop()
+        if self.canary.is_open:
+            asyncio.get_running_loop().call_later(self._options.grace_s, self._workers.cancel)
+        else:
+            self._workers.cancel()  # no line is in flight but those of the canary, which is over
 
     async def _plan(self, planner: Planner) -> bool:
         """Look at the file and choose the order; False where a signal came meanwhile."""
@@ -144,7 +189,7 @@ class Session:
             can_preempt=self._options.manifest.backend == "openvino",
         )
 
-    def _work_config(self) -> WorkConfig:
+    def _work_config(self, agreed: deploy.Agreement) -> WorkConfig:
         tokens = self._options.manifest.tokens
         return WorkConfig(
             run_id=self._record.run_id,
@@ -154,30 +199,9 @@ class Session:
             end_id=tokens.end,
             pad_id=tokens.pad,
             more_stop_ids=tuple(tokens.eos[1:]),
+            tokens_per_block=self._options.manifest.limits.tokens_per_block,
+            is_retaining=self._options.kv_retention and agreed.can_retain and agreed.is_reusing,
         )
-
-    @contextlib.contextmanager
-    def _writer(self) -> Iterator[Callable[[ResultRow], None]]:
-        """Open the ledger and, where it is wanted, the followed file; yields what records a row."""
-        with contextlib.ExitStack() as stack:
-            on_commit = None
-            if self._options.follow is not None:
-                followed = FollowFile(self._options.follow)
-                stack.callback(followed.close)
-                on_commit = followed.append
-            writer = LedgerWriter(self._paths.ledger, on_commit=on_commit)
-            stack.callback(writer.close)
-
-            def record(row: ResultRow) -> None:
-                writer.add(row)
-                if row.status == "completed":
-                    self._progress.num_completed += 1
-                    # the speed is the engine's: an answer that was there already is none of it
-                    self._progress.num_tokens += row.completion_tokens if row.attempts else 0
-                else:
-                    self._progress.num_failed += 1
-
-            yield record
 
     async def _drive(self, workers: Workers, endpoints: list[Endpoint]) -> None:
         """Run the workers beside the watch of the servers, the progress and the signals."""
@@ -185,6 +209,7 @@ class Session:
         started = time.monotonic()
         tasks = [asyncio.ensure_future(workers.run()), asyncio.ensure_future(self._show_progress(workers))]
         tasks += [asyncio.ensure_future(endpoint.supervise()) for endpoint in endpoints]
+        tasks.append(asyncio.ensure_future(self.observation.run()))
         try:
             with _signals(lambda: self._on_signal(workers)):
                 finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -196,6 +221,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.duration_s = time.monotonic() - started
             self.max_in_flight = workers.max_in_flight
+            await self.observation.finish()
 
     def _on_signal(self, workers: Workers) -> None:
         """Drain at the first signal, for the grace period; give up at the second."""

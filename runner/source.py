@@ -7,10 +7,13 @@ A line that can never be sent comes out as its failure.
 from __future__ import annotations
 
 import io
+import itertools
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -18,15 +21,16 @@ from trtb.build.kv_cache import num_blocks_of_sequences
 from trtb.runner import findings
 from trtb.runner.errors import ContextLengthError, RequestError
 from trtb.runner.line_set import LineSet
-from trtb.runner.prompt import PromptRenderer
 from trtb.runner.reader import BOM, BUFFER_BYTES, RawLine, content, open_input, read_lines
 from trtb.runner.records import failure_of
 from trtb.runner.request import ChatRequest, Request, SamplingParams
+from trtb.runner.request_digest import GREEDY_BELOW
 from trtb.runner.schema import Invalid, LineParser, ParsedLine, too_long
 from trtb.runner.tool_calls import names_of
 
-# below this, scaled logits overflow and every engine's answer is the greedy one or garbage
-GREEDY_BELOW = 0.01
+if TYPE_CHECKING:
+    from trtb.runner.prompt import PromptRenderer  # a second to import
+
 MAX_SEED = (1 << 64) - 1
 
 
@@ -95,6 +99,34 @@ class Refused:
     status_code: int
 
 
+def requests_of(path: Path, max_line_bytes: int, limit: int | None) -> Iterator[RawLine]:
+    """Yield each request line as it stands in a file, or the first so many of them."""
+    with io.BufferedReader(open_input(path), BUFFER_BYTES) as file:
+        yield from itertools.islice(read_lines(file, max_line_bytes), limit)
+
+
+def parse_line(raw: RawLine, parser: LineParser, max_line_bytes: int) -> ParsedLine:
+    """Return the request on a line, or its faults."""
+    if raw.data is None:
+        return too_long(raw.number, raw.num_bytes, max_line_bytes)
+    return parser.parse(raw.number, raw.data)
+
+
+def request_or_refusal(parsed: ParsedLine, duplicates: LineSet) -> Request | Refused:
+    """Return a line's request, or the failure that it is whatever answers it."""
+    if isinstance(parsed, Invalid):
+        errors = [finding for finding in parsed.findings if finding.severity == "error"]
+        message = "; ".join(
+            f"{error.message} ({error.hint})" if error.hint else error.message for error in errors
+        )
+        return Refused(parsed.line, parsed.custom_id, errors[0].code, message, 400)
+    request = parsed.request
+    if request.line in duplicates:
+        message = "custom_id: is that of an earlier line; expected each once"
+        return Refused(request.line, request.custom_id, findings.DUPLICATE_CUSTOM_ID, message, 400)
+    return request
+
+
 class Source:
     """Iterates over what is to do, in input order.
 
@@ -137,6 +169,7 @@ class Source:
         self._tokens_per_block = tokens_per_block
         self._max_blocks = max_blocks
         self._seed_base = seed_base
+        self.prepare_ns = 0  # spent in `prepare`
 
     def __iter__(self) -> Iterator[Item | Refused]:
         """Yield each line to do, in input order."""
@@ -144,12 +177,9 @@ class Source:
 
     def lines(self) -> Iterator[RawLine]:
         """Yield each line to do as it stands in the file, from its beginning."""
-        with io.BufferedReader(open_input(self._path), BUFFER_BYTES) as file:
-            for index, raw in enumerate(read_lines(file, self._max_line_bytes)):
-                if self._limit is not None and index >= self._limit:
-                    return
-                if raw.number not in self._done and raw.number not in self._skipped:
-                    yield raw
+        for raw in requests_of(self._path, self._max_line_bytes, self._limit):
+            if raw.number not in self._done and raw.number not in self._skipped:
+                yield raw
 
     def skip(self, line: int) -> None:
         """Leave a line out from now on: it is answered otherwise."""
@@ -172,23 +202,19 @@ class Source:
 
     def parse(self, raw: RawLine) -> ParsedLine:
         """Return the request on a line, or its faults."""
-        if raw.data is None:
-            return too_long(raw.number, raw.num_bytes, self._max_line_bytes)
-        return self._parser.parse(raw.number, raw.data)
+        return parse_line(raw, self._parser, self._max_line_bytes)
 
     def prepare(self, raw: RawLine) -> Item | Refused:
         """Return a line ready to send, or as the failure that it is."""
-        parsed = self.parse(raw)
-        if isinstance(parsed, Invalid):
-            errors = [finding for finding in parsed.findings if finding.severity == "error"]
-            message = "; ".join(
-                f"{error.message} ({error.hint})" if error.hint else error.message for error in errors
-            )
-            return Refused(raw.number, parsed.custom_id, errors[0].code, message, 400)
-        request = parsed.request
-        if raw.number in self._duplicates:
-            message = "custom_id: is that of an earlier line; expected each once"
-            return Refused(raw.number, request.custom_id, findings.DUPLICATE_CUSTOM_ID, message, 400)
+        started_ns = time.perf_counter_ns()
+        prepared = self._prepare(raw)
+        self.prepare_ns += time.perf_counter_ns() - started_ns
+        return prepared
+
+    def _prepare(self, raw: RawLine) -> Item | Refused:
+        request = request_or_refusal(self.parse(raw), self._duplicates)
+        if isinstance(request, Refused):
+            return request
         try:
             return self._render(request)
         except RequestError as exc:

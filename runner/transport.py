@@ -11,6 +11,18 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """What of a request the engine should keep for others: the higher a priority, 0 to 100, the longer.
+
+    Each range of prompt tokens is its first, the one after its last, and its priority; they are in order
+    and do not overlap.
+    """
+
+    ranges: tuple[tuple[int, int, int], ...]
+    decode_priority: int  # of what the answer fills
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One attempt at one prompt, in the terms of the wire contract.
 
@@ -39,6 +51,7 @@ class EngineRequest:
     log_probs: bool = False
     guide: tuple[str, str] | None = None  # kind and text, as in the contract's guide tensors
     block_counts: bool = False
+    retention: Retention | None = None  # only to a model that declares its tensors
 
 
 @dataclass(frozen=True, slots=True)

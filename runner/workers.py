@@ -18,6 +18,7 @@ from typing import Any
 
 from trtb.runner.answer import Answer, AnswerReader, Choice
 from trtb.runner.endpoint import Endpoint
+from trtb.runner.engine_request import RequestTerms, engine_request
 from trtb.runner.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -30,8 +31,8 @@ from trtb.runner.retry import RetryPolicy, delay_s
 from trtb.runner.scheduling.schedule_equal import Reused
 from trtb.runner.scheduling.schedule_feed import Feed
 from trtb.runner.scheduling.schedule_task import Task
-from trtb.runner.source import MAX_SEED, Item, Refused
-from trtb.runner.transport import EngineRequest, Stream
+from trtb.runner.source import Item, Refused
+from trtb.runner.transport import Stream
 
 MAX_CRASHES = 2  # in flight at so many deaths of the server: run alone, so as to take nobody along
 UNSENT_PER_TURN = 100  # lines ended in a row without being sent, before the event loop gets its turn
@@ -49,6 +50,8 @@ class WorkConfig:
     end_id: int
     pad_id: int
     more_stop_ids: tuple[int, ...]  # end-of-answer ids besides `end_id`
+    tokens_per_block: int = 1
+    is_retaining: bool = False  # requests say which of their KV blocks the engine should keep
 
 
 class Workers:
@@ -85,7 +88,14 @@ class Workers:
         self._is_cancelled = False
         self._changed: list[asyncio.Future[None]] = []
         self._turn = asyncio.Lock()
-        self._stop_words: tuple[tuple[int, ...], ...] = tuple((token,) for token in config.more_stop_ids)
+        self._terms = RequestTerms(
+            config.run_id,
+            config.end_id,
+            config.pad_id,
+            tuple((token,) for token in config.more_stop_ids),
+            config.tokens_per_block,
+            config.is_retaining,
+        )
         self.max_in_flight = 0
 
     @property
@@ -218,10 +228,12 @@ class Workers:
                     item.num_copies,
                     item.tool_names,
                 )
-                await stream.send(self._request_of(task, index))
+                await stream.send(engine_request(self._terms, task, index, self._renderer.stop_word_ids))
                 while not reader.is_done:
                     reader.take(await stream.receive())
                     endpoint.heard()
+                    if task.is_canary and self._feed.note_token():
+                        self._notify()
                 if not reader.is_drained:  # a stop string is there: what the engine would add is not wanted
                     stream.cancel()
                 choices += reader.choices()
@@ -247,40 +259,6 @@ class Workers:
             reused_blocks,
         )
 
-    def _request_of(self, task: Task, index: int) -> EngineRequest:
-        item = task.item
-        sampling = item.sampling
-        part = f"prefix{task.leads}" if task.is_leader else index
-        prompt = item.prompts[index]
-        greedy = item.is_greedy
-        guide = sampling.guide
-        stop_words = self._stop_words
-        if sampling.stop:
-            stop_words += self._renderer.stop_word_ids(sampling.stop)
-        # a streamed token costs more than all of them at once; and a cancel of a stream with
-        # log probabilities has crashed TensorRT-LLM (its issue 10810)
-        streaming = bool(sampling.stop) and item.num_sequences == 1 and not sampling.log_probs
-        return EngineRequest(
-            request_id=f"{self._config.run_id}-{item.line}-{part}-{item.attempts}",
-            input_ids=prompt.input_ids,
-            max_tokens=prompt.max_tokens,
-            end_id=self._config.end_id,
-            pad_id=self._config.pad_id,
-            stop_words=stop_words,
-            temperature=1.0 if greedy else sampling.temperature,
-            top_k=1 if greedy else sampling.top_k or 0,
-            top_p=1.0 if greedy else sampling.top_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            min_tokens=sampling.min_tokens,
-            seed=None if greedy else (item.seed + index) & MAX_SEED,
-            streaming=streaming,
-            num_sequences=item.num_sequences,
-            log_probs=sampling.log_probs,
-            guide=None if guide is None else (guide.kind, guide.text),
-        )
-
     async def _judge(self, error: RequestError, endpoint: Endpoint) -> RequestError:
         """Ask whether an engine's error is the request's, or a sick server's."""
         if not isinstance(error, (EngineError, ConnectionLostError)):
@@ -304,6 +282,7 @@ class Workers:
             item.crashes += 1
             if item.crashes >= MAX_CRASHES:
                 self._suspects.append(task)
+                self._feed.suspect(task)
             else:
                 self._feed.put_back(task)
             return

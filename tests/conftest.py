@@ -56,7 +56,7 @@ def engine_home(model_home: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def toolchain_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TRTB_HOME with both toolchains; a test takes them into its own by a link to `toolchains/`.
+    """A TRTB_HOME with the toolchains; a test takes them into its own by a link to `toolchains/`.
 
     TRTB_TEST_TOOLCHAINS names a folder that is kept between test runs, as `make test` does.
     """
@@ -64,7 +64,7 @@ def toolchain_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     kept = os.environ.get("TRTB_TEST_TOOLCHAINS")
     home = Path(kept) if kept else tmp_path_factory.mktemp("toolchain-home")
-    for name in ("modelopt", "optimum"):
+    for name in ("modelopt", "optimum", "perf_analyzer"):
         toolchain.install(name, home, lambda step, detail: print(f"{step}: {detail}", file=sys.stderr))
     return home
 

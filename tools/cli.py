@@ -6,7 +6,21 @@ from typing import Annotated
 
 import typer
 
-from trtb.tools import accept, build, engines, models, plan, preflight, report, runs, serve, toolchain, validate
+from trtb.tools import (
+    accept,
+    build,
+    cache,
+    engines,
+    models,
+    plan,
+    preflight,
+    report,
+    runs,
+    serve,
+    sweep,
+    toolchain,
+    validate,
+)
 
 app = typer.Typer(
     name="trtb",
@@ -39,6 +53,7 @@ def root(
 app.add_typer(models.app, name="models")
 app.add_typer(engines.app, name="engines")
 app.add_typer(toolchain.app, name="toolchain")
+app.add_typer(cache.app, name="cache")
 app.command("build")(build.build)
 app.command("preflight")(preflight.preflight)
 app.command("plan")(plan.plan)
@@ -46,8 +61,9 @@ app.command("serve")(serve.serve)
 app.command("validate")(validate.validate)
 app.command("run")(runs.run)
 app.command("retry")(runs.retry)
-app.command("report")(report.report)
+app.command("report", cls=report.ReportCommand)(report.report)
 app.command("accept")(accept.accept)
+app.command("sweep")(sweep.sweep)
 
 
 def main() -> None:

@@ -20,6 +20,29 @@ StartTimeoutOption = Annotated[
     float | None,
     typer.Option(min=1, help="Seconds to wait for the engine; default: 300, and more for large engines."),
 ]
+KvCacheDtypeOption = Annotated[
+    str,
+    typer.Option(help="auto: as the engine computes; int8: 8 bits, which changes answers (CPU engines)."),
+]
+NumKvBlocksOption = Annotated[
+    int | None,
+    typer.Option(min=2, help="KV cache of our own server, in blocks; default: a share of the free memory."),
+]
+KvCacheGbOption = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="The same by its size, in GB: of each GPU; on a CPU counted in f32."),
+]
+KvHostCacheGbOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="Host memory for KV blocks that the GPU has no room for, in GB; GPU engines."),
+]
+KvReuseOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--kv-reuse/--no-kv-reuse",
+        help="Compute a prefix that prompts share once; default: where the engine can.",
+    ),
+]
 TrtllmParameterOption = Annotated[
     list[str] | None,
     typer.Option(

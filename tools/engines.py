@@ -73,10 +73,13 @@ def show(engine: EngineArgument, as_json: JsonFlag = False) -> None:
     """
     from trtb.build.files import trtb_home
     from trtb.build.store import EngineStore
+    from trtb.tools.sweeping.recommended import read_recommendation
 
     stored = EngineStore(trtb_home()).resolve(engine)
+    recommended = read_recommendation(stored.path, stored.manifest)
     if as_json:
-        put_json({"path": stored.path, **stored.manifest.model_dump()})
+        told = {"recommended": recommended.model_dump()} if recommended else {}
+        put_json({"path": stored.path, **stored.manifest.model_dump(), **told})
         return
     manifest = stored.manifest
     put(f"{manifest.reference}  {manifest.engine_id}")
@@ -107,6 +110,8 @@ def show(engine: EngineArgument, as_json: JsonFlag = False) -> None:
             f"compiled    on {manifest.gpu.name}"
             + (f" in {manifest.container}" if manifest.container else "")
         )
+    if recommended:
+        put(f"recommended {recommended.describe()}")
     put("toolchain   " + ", ".join(f"{name} {version}" for name, version in manifest.toolchain.items()))
     for step in manifest.steps:
         put(f"step        {step.name}: {step.duration_s:.1f} s" + (", done before" if step.is_reused else ""))

@@ -33,8 +33,10 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
         ConfigError: They contradict each other, or the job file is refused.
         EngineNotFoundError: No engine is meant, or more than one.
     """
+    from trtb.model_repo.deploy_config import DeployConfig
     from trtb.runner.job_file import read_job_file
     from trtb.runner.launching.devices import group_devices, parse_groups
+    from trtb.runner.launching.kv_options import read_dtype, with_kv_cache
     from trtb.runner.launching.launch import check_choice
     from trtb.runner.options import RunOptions, default_start_timeout_s
     from trtb.runner.scheduling.schedule import ORDERS
@@ -54,13 +56,8 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
     if not 1 <= values["concurrency"] <= MAX_CONCURRENCY:
         raise ConfigError(f"concurrency: {values['concurrency']}; expected 1 to {MAX_CONCURRENCY}")
     for address in values["endpoints"]:
-        if not _ENDPOINT.fullmatch(address):
-            raise ConfigError(f"--endpoint: {address!r}; expected host:port, such as 127.0.0.1:8001")
-    if values["num_kv_blocks"] and values["endpoints"]:
-        raise ConfigError(
-            "--num-kv-blocks: the pool is the server's own, and --endpoint names one that is running",
-            "start it with: trtb serve --num-kv-blocks",
-        )
+        check_endpoint(address)
+    _check_kv_cache(values)
     if values["deterministic"] and values["endpoints"]:
         raise ConfigError(
             "--deterministic: the precision is the server's own, and --endpoint names one that is running",
@@ -89,7 +86,44 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
             "backend; expected one of tensorrt_llm",
             "leave it out; the KV pool of this backend is --num-kv-blocks",
         )
-    return RunOptions(engine_dir=stored.path, manifest=stored.manifest, **values)
+    values["kv_cache_dtype"] = read_dtype(values["kv_cache_dtype"])
+    options = RunOptions(engine_dir=stored.path, manifest=stored.manifest, **values)
+    served = DeployConfig(deterministic=options.deterministic)
+    with_kv_cache(served, options.kv_options, stored.manifest)  # refuses what the backend has not
+    return options
+
+
+def _check_kv_cache(values: dict[str, Any]) -> None:
+    """Refuse what is said of the KV cache of a server that is there already, or against reuse."""
+    flags = {
+        "num_kv_blocks": "--num-kv-blocks",
+        "kv_cache_gb": "--kv-cache-gb",
+        "kv_host_cache_gb": "--kv-host-cache-gb",
+        "kv_reuse": "--kv-reuse" if values["kv_reuse"] else "--no-kv-reuse",
+    }
+    given = [flag for name, flag in flags.items() if values[name] is not None]
+    if values["kv_cache_dtype"] != "auto":
+        given.insert(0, "--kv-cache-dtype")
+    if given and values["endpoints"]:
+        raise ConfigError(
+            f"{', '.join(given)}: the KV cache is the server's own, and --endpoint names one that is running",
+            f"start it with: trtb serve {given[0]}",
+        )
+    if values["kv_reuse"] is False and values["order"] == "prefix":
+        raise ConfigError(
+            "--order: prefix, and --no-kv-reuse; each prefix would be computed once more, for nobody",
+            "give one of the two",
+        )
+
+
+def check_endpoint(address: str) -> None:
+    """Refuse what is no address of a server.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not _ENDPOINT.fullmatch(address):
+        raise ConfigError(f"--endpoint: {address!r}; expected host:port, such as 127.0.0.1:8001")
 
 
 def _check_parameters(pairs: tuple[str, ...], *, has_endpoints: bool) -> None:

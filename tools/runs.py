@@ -10,7 +10,12 @@ import typer
 from trtb.tools.console import JsonFlag, command, put, put_json, say
 from trtb.tools.deploy_options import (
     DeviceIdsOption,
+    KvCacheDtypeOption,
+    KvCacheGbOption,
+    KvHostCacheGbOption,
+    KvReuseOption,
     LaunchOption,
+    NumKvBlocksOption,
     StartTimeoutOption,
     TrtllmParameterOption,
 )
@@ -35,6 +40,7 @@ FIELDS = {
     "model_alias": "model_aliases",
     "trtllm_parameter": "trtllm_parameters",
     "grace": "grace_s",
+    "cache_sync_interval": "cache_sync_interval_s",
     "server_wait": "server_wait_s",
     "start_timeout": "start_timeout_s",
 }
@@ -78,9 +84,18 @@ def run(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Greedy and seeded answers do not depend on company.")
     ] = False,
-    num_kv_blocks: Annotated[
-        int | None, typer.Option(min=2, help="KV cache of our own server, in blocks.")
-    ] = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
+    num_kv_blocks: NumKvBlocksOption = None,
+    kv_cache_gb: KvCacheGbOption = None,
+    kv_host_cache_gb: KvHostCacheGbOption = None,
+    kv_reuse: KvReuseOption = None,
+    kv_retention: Annotated[
+        bool,
+        typer.Option(
+            "--kv-retention/--no-kv-retention",
+            help="Have TensorRT-LLM keep shared prefixes longer than what only one request needs.",
+        ),
+    ] = True,
     device_ids: DeviceIdsOption = None,
     launch: LaunchOption = "auto",
     trtllm_parameter: TrtllmParameterOption = None,
@@ -100,6 +115,31 @@ def run(
             help="Compute equal greedy or seeded requests once; default: where answers are exact.",
         ),
     ] = None,
+    canary: Annotated[
+        int,
+        typer.Option(min=0, help="Requests that go first and alone; where all fail, the run stops. 0: none."),
+    ] = 8,
+    max_failure_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Stop the run where more than this share of its requests fails, 0 to 1."
+        ),
+    ] = None,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache/--no-cache", help="Use answers of earlier runs to equal requests, and keep this run's."
+        ),
+    ] = False,
+    cache_capacity_gb: Annotated[
+        float, typer.Option(min=0.001, help="Disk that the result cache may take, in GB.")
+    ] = 10.0,
+    cache_ttl_hours: Annotated[
+        float | None, typer.Option(min=0.001, help="Compute again what was kept longer ago than this.")
+    ] = None,
+    cache_sync_interval: Annotated[
+        float, typer.Option(min=0, help="Seconds that a new answer may wait to be durable in the cache.")
+    ] = 1.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to drain after the first Ctrl-C.")] = 30.0,
     server_wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for a server of others to come back.")
@@ -142,13 +182,24 @@ def run(
         "overwrite": overwrite,
         "follow": follow,
         "deterministic": deterministic,
+        "kv_cache_dtype": kv_cache_dtype,
         "num_kv_blocks": num_kv_blocks,
+        "kv_cache_gb": kv_cache_gb,
+        "kv_host_cache_gb": kv_host_cache_gb,
+        "kv_reuse": kv_reuse,
+        "kv_retention": kv_retention,
         "device_ids": read_devices(device_ids or ""),
         "launch": launch,
         "trtllm_parameters": tuple(trtllm_parameter or ()),
         "order": order,
         "queue_size": queue_size,
         "dedup": dedup,
+        "canary": canary,
+        "max_failure_rate": max_failure_rate,
+        "cache": cache,
+        "cache_capacity_gb": cache_capacity_gb,
+        "cache_ttl_hours": cache_ttl_hours,
+        "cache_sync_interval_s": cache_sync_interval,
     }
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     typed = frozenset(

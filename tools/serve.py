@@ -9,7 +9,12 @@ import typer
 from trtb.tools.console import JsonFlag, command, put, put_json, say
 from trtb.tools.deploy_options import (
     DeviceIdsOption,
+    KvCacheDtypeOption,
+    KvCacheGbOption,
+    KvHostCacheGbOption,
+    KvReuseOption,
     LaunchOption,
+    NumKvBlocksOption,
     StartTimeoutOption,
     TrtllmParameterOption,
 )
@@ -30,9 +35,11 @@ def serve(
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of /metrics; 0 takes a free one.")
     ] = 8002,
-    num_kv_blocks: Annotated[
-        int | None, typer.Option(min=2, help="KV cache, in blocks; default: a share of the free memory.")
-    ] = None,
+    kv_cache_dtype: KvCacheDtypeOption = "auto",
+    num_kv_blocks: NumKvBlocksOption = None,
+    kv_cache_gb: KvCacheGbOption = None,
+    kv_host_cache_gb: KvHostCacheGbOption = None,
+    kv_reuse: KvReuseOption = None,
     max_queue_size: Annotated[int, typer.Option(min=0, help="Requests that may wait; 0 is unlimited.")] = 0,
     deterministic: Annotated[
         bool, typer.Option(help="f32 arithmetic: greedy and seeded answers do not depend on company.")
@@ -60,6 +67,7 @@ def serve(
     from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
     from trtb.runner.deploy import Deployment
     from trtb.runner.launching.devices import group_devices, parse_groups, read_devices
+    from trtb.runner.launching.kv_options import KvOptions, read_dtype, with_kv_cache
     from trtb.runner.launching.launch import check_choice
     from trtb.runner.options import default_start_timeout_s
     from trtb.runner.serving import ServeOptions, serve_engine
@@ -77,11 +85,14 @@ def serve(
         deployment=Deployment(
             check_choice(launch),
             group_devices(parse_groups(read_devices(device_ids or "")), stored.manifest),
-            DeployConfig(
-                num_kv_blocks=num_kv_blocks,
-                max_queue_size=max_queue_size,
-                deterministic=deterministic,
-                trtllm=parse_parameters(parse_pairs(trtllm_parameter or [])),
+            with_kv_cache(
+                DeployConfig(
+                    max_queue_size=max_queue_size,
+                    deterministic=deterministic,
+                    trtllm=parse_parameters(parse_pairs(trtllm_parameter or [])),
+                ),
+                KvOptions(read_dtype(kv_cache_dtype), num_kv_blocks, kv_cache_gb, kv_host_cache_gb, kv_reuse),
+                stored.manifest,
             ),
         ),
     )

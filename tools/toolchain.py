@@ -1,4 +1,4 @@
-"""`trtb toolchain`: the environments of their own that quantise and convert."""
+"""`trtb toolchain`: the environments of their own that quantise, convert and measure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from trtb.tools.models import say_step
 if TYPE_CHECKING:
     from trtb.build.toolchain import Toolchain
 
-app = typer.Typer(no_args_is_help=True, help="The environments that quantise and convert: install, verify.")
+app = typer.Typer(no_args_is_help=True, help="The environments that quantise, convert and measure.")
 
-NamesArgument = Annotated[list[str], typer.Argument(metavar="NAME...", help="modelopt, optimum, or both.")]
+NamesArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="modelopt, optimum, perf_analyzer.")
+]
 
 
 @app.command("install")
@@ -93,7 +95,7 @@ def verify(
 @app.command("remove")
 @command
 def remove(
-    name: Annotated[str, typer.Argument(help="modelopt or optimum.")],
+    name: Annotated[str, typer.Argument(help="modelopt, optimum or perf_analyzer.")],
     outdated: Annotated[
         bool, typer.Option("--outdated", help="Only environments of other pins or of another Python.")
     ] = False,

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from trtb.build.manifest import EngineManifest
 from trtb.runner.acceptance.accept_state import AcceptState
 from trtb.runner.acceptance.accept_step import Figures, NotApplicable, StepFailedError
+from trtb.runner.reuse_check import word_ids
 from trtb.runner.transport import Chunk, EngineRequest
 
 NUM_BLOCKS: Final = 16  # of the prompt
@@ -75,11 +76,7 @@ def unlike_prompt(manifest: EngineManifest) -> list[int]:
     tokens_per_block = manifest.limits.tokens_per_block
     length = NUM_BLOCKS * tokens_per_block - tokens_per_block // 4
     length = min(length, manifest.limits.max_seq_len // 2)
-    tokens = manifest.tokens
-    special = {tokens.bos, tokens.pad, *tokens.eos}
-    # in the middle of a vocabulary stand words; its begin and its end hold what is special
-    words = range(manifest.model.vocab_size // 2, manifest.model.vocab_size)
-    usable = [token for token in words if token not in special][:997]
+    usable = word_ids(manifest)
     return [usable[7 * position % len(usable)] for position in range(length)]
 
 

@@ -36,13 +36,15 @@ def plan_run(options: RunOptions) -> tuple[str, dict[str, Any]]:
     )
     if checked.is_refused or (checked.has_errors and options.on_invalid == "refuse"):
         raise InputRefusedError(options.input_path, checked)
-    pool = options.num_kv_blocks
+    pool = options.num_blocks_asked
     refused: list[Refused] = []
     with tempfile.TemporaryDirectory(prefix="trtb-plan-") as folder:
         source = make_source(
             options, make_renderer(options, pool), LineSet(), checked.invalid_lines, pool, seed_base=""
         )
-        plan_options = make_plan_options(options, Path(folder), is_exact=options.deterministic)
+        plan_options = make_plan_options(
+            options, Path(folder), is_exact=options.deterministic, is_reusing=options.kv_reuse is not False
+        )
         planner = Planner(plan_options, source, refused.append)
         with contextlib.closing(planner):
             for _ in planner.steps():

@@ -23,7 +23,7 @@ from trtb.build.planning.preflight_gpu import devices_of
 from trtb.build.planning.preflight_host import gib
 from trtb.build.probe.hardware_info import HardwareInfo, MemoryInfo
 from trtb.build.probe.host_probe import probe_memory
-from trtb.model_repo.deploy_config import DeployConfig
+from trtb.model_repo.deploy_config import DeployConfig, limits_as_served
 from trtb.model_repo.render import num_blocks_for_machine
 from trtb.model_repo.trtllm_engine import read_engine
 from trtb.runner.launching.devices import Group, choose_devices, shown, visible, with_devices
@@ -85,8 +85,10 @@ def check_embedded(
     manifest: EngineManifest, place: EmbeddedPlace, memory: MemoryInfo, deploy: DeployConfig
 ) -> list[Finding]:
     """Return what speaks against serving an engine with the embedded server; the gravest first."""
-    num_blocks = deploy.num_kv_blocks or num_blocks_for_machine(manifest.limits)
-    found = [*check_runtime(manifest, place.runtime), *check_engine_memory(manifest, memory, num_blocks)]
+    limits = limits_as_served(manifest, deploy.kv_cache_dtype)
+    num_blocks = deploy.num_kv_blocks or num_blocks_for_machine(limits)
+    served = manifest.model_copy(update={"limits": limits})
+    found = [*check_runtime(manifest, place.runtime), *check_engine_memory(served, memory, num_blocks)]
     return ordered(found)
 
 

@@ -54,7 +54,7 @@ class PlanFigures:
         return self.reused_tokens / max(1, self.prompt_tokens)
 
 
-def choose_by_look(look: Look, concurrency: int) -> Choice | None:
+def choose_by_look(look: Look, concurrency: int, *, is_reusing: bool = True) -> Choice | None:
     """Return the order that a first look suffices for, or None where the prefixes must be counted.
 
     >>> choose_by_look(Look(num_lines=100, num_alike=60, work=50_000, max_work=600), concurrency=8)
@@ -63,14 +63,15 @@ def choose_by_look(look: Look, concurrency: int) -> Choice | None:
     >>> choose_by_look(Look(num_lines=100, num_alike=0, work=50_000, max_work=9_000), concurrency=8).order
     'length'
     """
-    if look.num_alike > MIN_ALIKE_SHARE * look.num_lines:
+    if is_reusing and look.num_alike > MIN_ALIKE_SHARE * look.num_lines:
         return None
+    why = "hardly any requests begin alike" if is_reusing else "the engine reuses no prefixes"
     if look.max_work * min(concurrency, look.num_lines) > MIN_TAIL_SHARE * look.work:
         mean = look.work / max(1, look.num_lines)
         # where all are about as long, the first is as good as any
         if look.max_work > 2 * mean:
-            return Choice("length", "hardly any requests begin alike, and the longest would end last")
-    return Choice("input", "hardly any requests begin alike")
+            return Choice("length", f"{why}, and the longest would end last")
+    return Choice("input", why)
 
 
 def choose_by_plan(figures: PlanFigures) -> Choice:

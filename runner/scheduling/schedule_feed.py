@@ -15,6 +15,7 @@ from typing import Final
 
 from trtb.runner.admission import Admission, Demand
 from trtb.runner.answer import Answer
+from trtb.runner.canary import Canary
 from trtb.runner.scheduling.prefix_tree import NO_NODE, PrefixTree
 from trtb.runner.scheduling.schedule_equal import EqualRequests, Reused
 from trtb.runner.scheduling.schedule_index import Planned
@@ -39,6 +40,7 @@ class Feed:
         tree: The shared prefixes that planned lines name.
         equal: Lines that others' answers answer.
         tokens_per_block: Of the engine's KV cache.
+        canary: Says which lines may go; leaders always may.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Feed:
         tree: PrefixTree | None = None,
         equal: EqualRequests | None = None,
         tokens_per_block: int = 1,
+        canary: Canary | None = None,
     ) -> None:
         self._entries = entries
         self.admission = admission
@@ -61,6 +64,7 @@ class Feed:
         self._prefixes = SharedPrefixes(PrefixTree() if tree is None else tree, admission)
         self._equal = EqualRequests() if equal is None else equal
         self._tokens_per_block = tokens_per_block
+        self._canary = Canary(0) if canary is None else canary
         self._window: list[Candidate] = []
         self._refused: deque[Refused] = deque()
         self._is_exhausted = False
@@ -73,6 +77,11 @@ class Feed:
     def is_drained(self) -> bool:
         """Say whether there is nothing left but what is in flight, or waits for it."""
         return self._is_exhausted and not (self._window or self._refused or self._equal.has_ready)
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many lines are ready to be sent, and are not: for want of room, or of their prefix."""
+        return len(self._window)
 
     def take(self) -> Task | Refused | Reused | None:
         """Return the next thing to do, with its place and blocks held; None while nothing may be sent."""
@@ -88,7 +97,11 @@ class Feed:
             return reused
         if not servers or not self._window:
             return None
-        return self._scan(servers) or self._use_idle_server(servers) or self._make_room(servers)
+        if (found := self._scan(servers)) is not None:
+            return found
+        if not any(self._canary.may_send(each.line) for each in self._window):
+            return None  # room is made for what may go, not for what has to wait
+        return self._use_idle_server(servers) or self._make_room(servers)
 
     def take_alone(self, candidate: Candidate) -> Task | None:
         """Return a task for a line that runs with nothing else in flight; None while no server is up."""
@@ -98,6 +111,14 @@ class Feed:
                 assert candidate.item
                 return Task(candidate.item, candidate, server, grant)
         return None
+
+    def note_token(self) -> bool:
+        """Note that a canary's first token is there; says whether others have waited for it."""
+        return self._canary.open()
+
+    def suspect(self, task: Task) -> None:
+        """Note that a task's line is to run alone, at the end."""
+        self._canary.excuse(task.item.line)
 
     def put_back(self, task: Task) -> None:
         """Take a task again whose request is to be sent once more, before all others; a leader is not."""
@@ -127,8 +148,10 @@ class Feed:
         self.admission.note_good(task.server)
         item, node = task.item, task.candidate.node
         if task.is_leader:
+            self._canary.open()
             num_tokens = self._prefixes.segment(task.leads) * self._tokens_per_block
-            self.meter.add_leader(task.server, num_tokens, answer)
+            num_above = item.num_prompt_tokens - num_tokens
+            self.meter.add_leader(task.server, num_tokens, answer, num_above=num_above)
             return
         choices = answer.choices
         longest = choices[0].num_tokens if len(choices) == 1 else max(each.num_tokens for each in choices)
@@ -241,6 +264,8 @@ class Feed:
         return candidate.demand.num_blocks - self._prefixes.depth(candidate.node)
 
     def _admit(self, candidate: Candidate, servers: list[int], demand: Demand) -> Task | Refused | None:
+        if not self._canary.may_send(candidate.line):
+            return None
         for server in servers:
             if (grant := self.admission.try_admit(server, demand)) is not None:
                 item = self._rendered(candidate)
@@ -248,7 +273,8 @@ class Feed:
                     self.admission.release(grant)
                     return item
                 copies = self._prefixes.join(candidate.node, server)
-                return Task(item, candidate, server, grant, copies=copies)
+                is_canary = self._canary.let_through(item.line)
+                return Task(item, candidate, server, grant, copies=copies, is_canary=is_canary)
         candidate.is_unfit = True
         return None
 

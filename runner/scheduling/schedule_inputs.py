@@ -51,14 +51,19 @@ def make_source(
     )
 
 
-def make_plan_options(options: RunOptions, folder: Path, *, is_exact: bool) -> PlanOptions:
-    """Return the planner's settings; equal requests are looked for where asked for, or answers are exact."""
+def make_plan_options(options: RunOptions, folder: Path, *, is_exact: bool, is_reusing: bool) -> PlanOptions:
+    """Return the planner's settings.
+
+    Equal requests are looked for where asked for, where answers are exact, and where they go into the result
+    cache, which has one answer for all of them.
+    """
     return PlanOptions(
         order=options.order,
-        is_dedup=is_exact if options.dedup is None else options.dedup,
+        is_dedup=is_exact or options.cache if options.dedup is None else options.dedup,
         queue_size=options.queue_size,
         concurrency=options.concurrency,
         default_max_tokens=options.default_max_tokens,
         tokens_per_block=options.manifest.limits.tokens_per_block,
         folder=folder,
+        is_reusing=is_reusing,
     )

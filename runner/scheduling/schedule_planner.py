@@ -14,6 +14,7 @@ from pathlib import Path
 import orjson
 
 from trtb.runner.admission import Admission
+from trtb.runner.canary import Canary
 from trtb.runner.scheduling.prefix_tree import PrefixTree
 from trtb.runner.scheduling.schedule import Choice, Look, Order, PlanFigures, choose_by_look, choose_by_plan
 from trtb.runner.scheduling.schedule_equal import EqualRequests
@@ -35,6 +36,7 @@ class PlanOptions:
     default_max_tokens: int
     tokens_per_block: int
     folder: Path  # for files without a name
+    is_reusing: bool = True  # the engine computes a shared prefix once
 
 
 class Planner:
@@ -74,7 +76,7 @@ class Planner:
             self.equal = survey.equal
             for line in self.equal.lines:
                 self._source.skip(line)
-            choice = choice or choose_by_look(self.look, options.concurrency)
+            choice = choice or choose_by_look(self.look, options.concurrency, is_reusing=options.is_reusing)
         if choice is None or choice.order != "input":
             yield from self._make_index(choice)
             choice = choice or choose_by_plan(self._counted)
@@ -83,7 +85,7 @@ class Planner:
             self._drop_index()
         self.duration_s = time.monotonic() - started
 
-    def feed(self, admission: Admission, is_up: Callable[[int], bool]) -> Feed:
+    def feed(self, admission: Admission, is_up: Callable[[int], bool], canary: Canary | None = None) -> Feed:
         """Return the feed of the plan that was made."""
         entries: Iterator[Item | Refused] | Iterator[Planned] = iter(self._source)
         tree: PrefixTree | None = None
@@ -98,6 +100,7 @@ class Planner:
             tree=tree,
             equal=self.equal,
             tokens_per_block=self._options.tokens_per_block,
+            canary=canary,
         )
 
     def describe(self) -> str:

@@ -1,9 +1,10 @@
-"""What planning and admission tell of themselves in a run's report."""
+"""What planning, admission and the canary tell of themselves in a run's report."""
 
 from __future__ import annotations
 
 from trtb.runner.admission import Admission
-from trtb.runner.report import AdmissionReport, ScheduleReport
+from trtb.runner.canary import Canary
+from trtb.runner.report import AdmissionReport, CanaryReport, ScheduleReport
 from trtb.runner.scheduling.schedule_feed import Feed
 from trtb.runner.scheduling.schedule_planner import Planner
 from trtb.runner.scheduling.schedule_reuse import SeenReuse, UnseenReuse
@@ -39,4 +40,19 @@ def admission_figures(admission: Admission) -> AdmissionReport:
         num_full=admission.num_full,
         min_bound=admission.min_bound,
         last_bound=admission.last_bound,
+    )
+
+
+def canary_figures(canary: Canary, num_aside: int) -> CanaryReport:
+    """Return what a session's watch over failures saw."""
+    stop = canary.stop
+    return CanaryReport(
+        size=canary.size,
+        held_s=round(canary.held_s, 3),
+        max_failure_rate=canary.max_failure_rate,
+        window=canary.window,
+        codes=dict(canary.codes),
+        stopped_by=None if stop is None else stop.rule,
+        why=None if stop is None else stop.why,
+        set_aside=num_aside,
     )

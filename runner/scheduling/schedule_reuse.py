@@ -47,7 +47,6 @@ class _Seen:
     others: list[Span] = field(default_factory=list)
     known_tokens: int = 0
     prompt_tokens: int = 0  # leaders apart: they are no line's
-    lone_tokens: int = 0
 
     @property
     def has_room(self) -> bool:
@@ -79,14 +78,19 @@ class ReuseMeter:
         self._servers = [_Seen() for _ in range(num_servers)]
         self._tokens_per_block = tokens_per_block
         self._counted_blocks = 0
+        self._led_tokens = 0  # that leaders computed, where that is counted
         self._has_counts = False
         self.num_leaders = 0
 
-    def add_leader(self, server: int, num_tokens: int, answer: Answer) -> None:
-        """Take a leader, which computed `num_tokens` tokens of its prefix."""
+    def add_leader(self, server: int, num_tokens: int, answer: Answer, *, num_above: int = 0) -> None:
+        """Take a leader, which was to compute `num_tokens` tokens, behind `num_above` that were there."""
         self.num_leaders += 1
-        if self._servers[server].has_room:
-            self._take_known(self._servers[server], num_tokens, answer)
+        if not self._servers[server].has_room:
+            return
+        if answer.reused_blocks is not None:  # a prefix that is led again may be there still
+            reused = answer.reused_blocks * self._tokens_per_block
+            self._led_tokens += max(0, num_above + num_tokens - reused)
+        self._take_known(self._servers[server], num_tokens, answer)
 
     def add(self, server: int, num_prompt_tokens: int, answer: Answer, *, is_lone: bool) -> None:
         """Take a line's answer; a lone one has no prefix that others have, too."""
@@ -98,7 +102,6 @@ class ReuseMeter:
             self._has_counts = True
             self._counted_blocks += answer.reused_blocks
         if is_lone:
-            seen.lone_tokens += num_prompt_tokens
             self._take_known(seen, num_prompt_tokens, answer)
         elif answer.first_token_ns:
             seen.others.append((answer.arrival_ns, answer.first_token_ns))
@@ -109,9 +112,9 @@ class ReuseMeter:
         if not prompt_tokens:
             return UnseenReuse("no request was answered")
         if self._has_counts:
-            leaders = sum(seen.known_tokens - seen.lone_tokens for seen in self._servers)
-            reused = self._counted_blocks * self._tokens_per_block - leaders
-            return SeenReuse(max(0.0, reused / prompt_tokens), "engine counters")
+            reused = self._counted_blocks * self._tokens_per_block - self._led_tokens
+            # a block of which only a part is reused is counted whole
+            return SeenReuse(min(1.0, max(0.0, reused / prompt_tokens)), "engine counters")
         used = [seen for seen in self._servers if seen.prompt_tokens]
         num_known = min(len(seen.known) for seen in used)
         if num_known < MIN_KNOWN:

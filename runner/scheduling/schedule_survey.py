@@ -6,7 +6,6 @@ begin alike, so their share is that of the file however they are strewn over it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -18,10 +17,11 @@ from trtb.runner.duplicates import DuplicateFinder
 from trtb.runner.plain import PlainLine, read_plain
 from trtb.runner.reader import RawLine
 from trtb.runner.request import ChatRequest, Request
+from trtb.runner.request_digest import digest, is_deterministic
 from trtb.runner.scheduling.schedule import CHARS_PER_TOKEN, Look
 from trtb.runner.scheduling.schedule_equal import EqualRequests
 from trtb.runner.schema import Valid
-from trtb.runner.source import GREEDY_BELOW, LinePlace, Source
+from trtb.runner.source import LinePlace, Source
 
 BEGINNING_BYTES: Final = 160  # some 64 tokens, the least that is worth sharing
 MAX_BEGINNINGS: Final = 1 << 15
@@ -46,7 +46,7 @@ class BeginningSketch:
         if key & self._mask:
             return
         self._counts[key] = self._counts.get(key, 0) + 1
-        if len(self._counts) > self._max_beginnings:
+        while len(self._counts) > self._max_beginnings:  # a bit may leave all of them
             self._mask = self._mask << 1 | 1
             self._counts = {key: count for key, count in self._counts.items() if not key & self._mask}
 
@@ -134,25 +134,6 @@ class Survey:
             if isinstance(parsed, Valid) and is_deterministic(parsed.request):
                 self._last = raw
                 yield raw.number, digest(parsed.request)
-
-
-def is_deterministic(request: Request) -> bool:
-    """Say whether a request asks for the same answer each time: it is greedy, or names a seed."""
-    return request.sampling.temperature < GREEDY_BELOW or request.sampling.seed is not None
-
-
-def digest(request: Request) -> str:
-    """Return what equal requests have in common: a sha256 of all that decides their answers.
-
-    The model's name is left out, since every accepted name means the one engine.
-    """
-    content: tuple[object, ...]
-    if isinstance(request, ChatRequest):
-        content = (request.messages, request.tools, request.template_kwargs, request.continue_final_message)
-    else:
-        content = (request.prompts,)
-    canonical = orjson.dumps((*content, request.sampling), option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(canonical).hexdigest()
 
 
 def beginning(request: Request) -> bytes:

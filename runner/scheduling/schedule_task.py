@@ -25,6 +25,14 @@ class Candidate:
     is_unfit: bool = False  # there was no room for it
     num_overtaken: int = 0
 
+    @property
+    def line(self) -> int:
+        """Return its line of the input."""
+        if self.place is not None:
+            return self.place.line
+        assert self.item
+        return self.item.line
+
 
 @dataclass(slots=True, eq=False)
 class Task:
@@ -36,11 +44,17 @@ class Task:
     grant: Grant | None  # None once it has been given back
     leads: int = NO_NODE
     copies: Sequence[Copy] = ()  # prefixes that it uses
+    is_canary: bool = False  # others wait for its first token
 
     @property
     def is_leader(self) -> bool:
         """Say whether this computes a prefix for others."""
         return self.leads != NO_NODE
+
+    @property
+    def num_shared_blocks(self) -> int:
+        """Return how many blocks of the prompt's beginning others have, too."""
+        return sum(copy.num_blocks for copy in self.copies)
 
 
 def leader_of(item: Item, num_tokens: int) -> Item:

@@ -21,8 +21,9 @@ from trtb.model_repo import contract, pbtxt, render
 from trtb.model_repo.contract import TensorSpec
 from trtb.runner.launching.launch import ServerConfig
 from trtb.runner.server import TritonServer
-from trtb.runner.transport import EngineRequest
-from trtb.runner.triton_client import TritonTransport, serialise
+from trtb.runner.transport import EngineRequest, Retention
+from trtb.runner.triton_client import TritonTransport
+from trtb.runner.triton_messages import serialise
 
 FACTS = json.loads((Path(__file__).parents[1] / "data" / "tensorrt_llm_tensors.json").read_text())
 # of the types that NVIDIA's template leaves open, those that its tests choose
@@ -47,6 +48,7 @@ OPTIONS: dict[str, Any] = {
     "log_probs": True,
     "guide": ("json", "{}"),
     "block_counts": True,
+    "retention": Retention(((0, 2, 80), (2, 3, 10)), 10),
 }
 REQUESTS = {
     "plain": PLAIN,
@@ -70,6 +72,10 @@ class Declared:
 class Declaration:
     inputs: dict[str, Declared]
     outputs: dict[str, Declared]
+
+    @property
+    def can_retain(self) -> bool:
+        return all(spec.name in self.inputs for spec in contract.RETENTION_INPUTS)
 
 
 def of_model(repository: Path) -> Declaration:
@@ -133,6 +139,13 @@ def test_every_tensor_of_the_contract_is_declared_as_the_contract_says(declarati
         assert declaration.outputs[spec.name] == of_spec(spec, is_input=False)
 
 
+def test_retention_is_for_models_that_declare_it_and_only_tensorrt_llms_does(declaration, request):
+    assert declaration.can_retain == (request.node.callspec.id in ("tensorrt_llm", "nvidia"))
+    if declaration.can_retain:
+        for spec in contract.RETENTION_INPUTS:
+            assert declaration.inputs[spec.name] == of_spec(spec, is_input=True)
+
+
 def test_nothing_that_every_request_must_have_is_unknown_to_the_client(declaration):
     required = {name for name, tensor in declaration.inputs.items() if not tensor.is_optional}
     assert required == {spec.name for spec in contract.INPUTS if not spec.optional}
@@ -156,7 +169,7 @@ def sent(request: EngineRequest) -> Any:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_every_tensor_that_the_client_sends_is_declared_with_its_type_and_shape(declaration, name):
-    message = sent(REQUESTS[name])
+    message = sent(REQUESTS[name] if declaration.can_retain else replace(REQUESTS[name], retention=None))
     for tensor in message.inputs:
         declared = declaration.inputs[tensor.name]
         assert tensor.datatype == {"STRING": "BYTES"}.get(declared.data_type, declared.data_type), tensor.name
@@ -210,7 +223,7 @@ def test_triton_itself_takes_the_gpu_models_configuration_and_the_clients_reques
     async def main() -> dict[str, str]:
         transport = TritonTransport(gpu_declaration_server.endpoint)
         try:
-            parameters = await transport.model_parameters(timeout_s=20)
+            parameters = (await transport.served_model(timeout_s=20)).parameters
             stream = transport.open_stream()
             await stream.send(REQUESTS[name])
             chunk = await asyncio.wait_for(stream.receive(), 20)

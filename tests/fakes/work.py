@@ -12,6 +12,7 @@ from fakes.transport import FakeServer, FakeTransport, Reply
 
 from trtb.runner.admission import Admission
 from trtb.runner.answer import Answer
+from trtb.runner.canary import Canary
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import RequestError
 from trtb.runner.request import SamplingParams
@@ -72,6 +73,7 @@ class Work:
     prepare: Callable[[LinePlace], Item | Refused] = lambda place: item(place.line)
     tree: PrefixTree | None = None
     equal: EqualRequests | None = None
+    canary: Canary = field(default_factory=lambda: Canary(0))
     tokens_per_block: int = 1
     reused: list[Reused] = field(default_factory=list)
     answers: dict[int, list[Answer]] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Work:
         return Feed(
             iter(self.items), Admission([self.capacity], self.concurrency), prepare=self.prepare,
             is_up=is_up, tree=self.tree, equal=self.equal, tokens_per_block=self.tokens_per_block,
+            canary=self.canary,
         )  # fmt: skip
 
     async def _run(self, during: Callable[[Work], None]) -> None:
@@ -134,10 +137,13 @@ class Work:
 
     def _on_answer(self, item: Item, answer: Answer) -> None:
         self.answers.setdefault(item.line, []).append(answer)
+        self.canary.answered()
         self._end(item)
 
     def _on_error(self, item: Item, error: RequestError) -> None:
         self.errors.setdefault(item.line, []).append(error)
+        if self.canary.failed(item.line, error):
+            self.workers.stop()
         self._end(item)
 
     def _end(self, item: Item) -> None:

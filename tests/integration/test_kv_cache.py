@@ -5,6 +5,7 @@ The stand-in refuses what TensorRT-LLM would, evicts as it does, and writes down
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def test_without_reuse_nothing_is_led_kept_or_counted_as_reused(gpu_home, image,
 
 def test_the_cpu_engine_computes_what_is_shared_once_or_each_time_as_asked(engine_home, tmp_path):
     """Without reuse the prompts that come again are computed again, which shows in the first token's time."""
-    path = shared_file(tmp_path / "in.jsonl", 1, 6)
+    path = shared_file(tmp_path / "in.jsonl", 1, 4)
     common = ("--deterministic", "--concurrency", 1, "--order", "input", "--kv-cache-gb", 0.2)
     on = run(engine_home, path, tmp_path / "on.jsonl", *common)
     off = run(engine_home, path, tmp_path / "off.jsonl", *common, "--no-kv-reuse")
@@ -139,3 +140,13 @@ def test_the_cpu_engine_computes_what_is_shared_once_or_each_time_as_asked(engin
     contents = [[choice["message"]["content"] for (choice,) in answers] for answers in texts]
     assert contents[0] == contents[1]
     assert on["ttft"]["p50_ms"] < 0.5 * off["ttft"]["p50_ms"]
+
+
+def test_a_cache_of_eight_bits_holds_more_and_promises_less(engine_home, tmp_path):
+    path = shared_file(tmp_path / "in.jsonl", 2, 3)
+    made = run(engine_home, path, tmp_path / "out.jsonl", "--kv-cache-dtype", "int8", "--kv-cache-gb", 0.2)
+    assert made["admission"]["num_kv_blocks"] == int(0.2e9) // 437_760 - 1
+    assert made["is_exact"] is False
+    assert "kv_cache_dtype: int8" in (tmp_path / "out.jsonl.run" / "job.yaml").read_text()
+    record = json.loads((tmp_path / "out.jsonl.run" / "run.json").read_text())
+    assert record["settings"]["kv_cache_dtype"] == "int8", "a resume in another precision is another run"

@@ -132,7 +132,7 @@ def test_tools_reach_the_prompt_and_calls_leave_the_answer(tool_engine):
     assert choice.finish_reason == "tool_calls"
     assert choice.text == "Let me see."
     record = completed_record(
-        run_id="r", line=1, custom_id="a", model="m", fingerprint="f", created_s=0, is_chat=True,
+        answers_id="r", line=1, custom_id="a", model="m", fingerprint="f", created_s=0, is_chat=True,
         choices=[choice], prompt_tokens=1, completion_tokens=choice.num_tokens,
     )  # fmt: skip
     message = orjson.loads(record)["response"]["body"]["choices"][0]["message"]

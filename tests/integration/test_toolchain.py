@@ -74,7 +74,7 @@ def home(index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     toolchain.install("tiny", home, lambda step, detail: told.append((step, detail)))
     assert [step for step, _ in told if step != "pip"] == [
         *("environment", "resolve", "packages"),
-        *("check", "check", "check", "check", "done"),
+        *("check", "check", "check", "done"),
     ]
     assert not left.exists()
     toolchain.TOOLCHAINS.clear()
@@ -187,11 +187,12 @@ def test_a_failed_install_leaves_its_log_and_nothing_else(
 def test_the_shipped_toolchains_are_whole(toolchain_home: Path) -> None:
     done = commands.trtb(toolchain_home, "toolchain", "verify", "--json")
     assert done.code == 0, done.stderr
-    assert [item["name"] for item in done.json["toolchains"]] == ["modelopt", "optimum"]
+    assert [item["name"] for item in done.json["toolchains"]] == [*("modelopt", "optimum", "perf_analyzer")]
     listed = commands.trtb(toolchain_home, "toolchain", "list", "--json").json["toolchains"]
     assert [(row["name"], row["state"]) for row in listed] == [
         ("modelopt", "installed"),
         ("optimum", "installed"),
+        ("perf_analyzer", "installed"),
     ]
     refused = commands.trtb(toolchain_home, "toolchain", "install", "modelopt", "large", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (2, "config_invalid")

@@ -18,7 +18,8 @@ from tritonclient.grpc import service_pb2
 from trtb.build.store import EngineStore
 from trtb.runner.errors import EngineError, RequestError
 from trtb.runner.transport import EngineRequest
-from trtb.runner.triton_client import TritonTransport, serialise
+from trtb.runner.triton_client import TritonTransport
+from trtb.runner.triton_messages import serialise
 
 pytestmark = pytest.mark.triton
 

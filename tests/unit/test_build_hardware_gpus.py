@@ -263,6 +263,7 @@ STRUCTURES = {
     "nvmlDeviceAttributes_t": pynvml.c_nvmlDeviceAttributes,
     "nvmlGpuFabricInfo_t": pynvml.c_nvmlGpuFabricInfo_t,
     "nvmlTemperature_t": pynvml.c_nvmlTemperature_v1_t,
+    "nvmlUtilization_t": pynvml.c_nvmlUtilization_t,
 }
 
 

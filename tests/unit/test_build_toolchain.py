@@ -192,7 +192,7 @@ def test_the_shipped_pins_are_complete_in_themselves(name: str) -> None:
     pins = toolchain_pins.read_pins(spec.pins)
     assert set(spec.resolved) | set(spec.decisive) <= set(pins)
     assert not {required for _, required in spec.left_out} & set(pins)
-    assert pins["torch"] == "2.13.0"
+    assert pins.get("torch") == ("2.13.0" if "torch" in spec.decisive else None)
 
 
 def test_the_toolchains_agree_with_the_runtime_and_with_what_was_measured() -> None:

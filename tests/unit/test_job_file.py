@@ -83,13 +83,15 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
     input: {path: in.jsonl, limit: 5, on_invalid: fail, model_aliases: [a, b], strict_params: true,
             max_line_bytes: 1000}
     inference: {engine: e@1, batch_size: 7, default_max_tokens: 9, deterministic: true, num_kv_blocks: 40,
+                kv_cache_dtype: int8, kv_cache_gb: 0.5, kv_host_cache_gb: 8, kv_reuse: true,
+                kv_retention: false,
                 endpoints: ["127.0.0.1:8001"], device_ids: "0,1;2,3", launch: docker,
                 model_path: m, max_seq_len: 512,
                 trtllm_parameters: {enable_kv_cache_reuse: false, kv_cache_free_gpu_mem_fraction: 0.5}}
     scheduler: {timeout_ms: 1500, retry_times: 0, grace_ms: 0, server_wait_ms: 2000, start_timeout_ms: 4000,
-                queue_size: 32, order: prefix, dedup: false}
+                queue_size: 32, order: prefix, dedup: false, canary: 3, max_failure_rate: 0.25}
     output: {path: /o/out.jsonl, follow: f.jsonl, overwrite: true}
-    cache: {enabled: false, capacity_gb: 0, eviction_policy: lru, sync_interval_ms: 0}
+    cache: {enabled: true, capacity_gb: 2.5, eviction_policy: lru, sync_interval_ms: 250, ttl_hours: 12}
     monitoring: {enabled: false}
     """
     job = read_job_file(write(tmp_path, text))
@@ -105,6 +107,11 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
         "default_max_tokens": 9,
         "deterministic": True,
         "num_kv_blocks": 40,
+        "kv_cache_dtype": "int8",
+        "kv_cache_gb": 0.5,
+        "kv_host_cache_gb": 8,
+        "kv_reuse": True,
+        "kv_retention": False,
         "trtllm_parameters": ("enable_kv_cache_reuse=false", "kv_cache_free_gpu_mem_fraction=0.5"),
         "device_ids": ("0,1", "2,3"),
         "launch": "docker",
@@ -112,6 +119,8 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
         "queue_size": 32,
         "order": "prefix",
         "dedup": False,
+        "canary": 3,
+        "max_failure_rate": 0.25,
         "request_timeout_s": 1.5,
         "max_attempts": 1,
         "grace_s": 0,
@@ -120,6 +129,10 @@ def test_every_key_sets_its_option(tmp_path: Path) -> None:
         "output": Path("/o/out.jsonl"),
         "follow": tmp_path / "f.jsonl",
         "overwrite": True,
+        "cache": True,
+        "cache_capacity_gb": 2.5,
+        "cache_ttl_hours": 12,
+        "cache_sync_interval_s": 0.25,
     }
     assert (job.model_path, job.max_seq_len) == ("m", 512)
     assert job.options.keys() == DEFAULTS.keys(), "an option of the run has no key"
@@ -144,6 +157,11 @@ def test_what_is_absent_or_null_sets_nothing(tmp_path: Path, text: str) -> None:
         ("inference:\n  endpoints:\n  - a:1\n  - 3\n", 4, "inference.endpoints.1: 3; expected"),
         ("- a\n", 1, "the file: a list; expected keys with values"),
         ("cache: 3\n", 1, "cache: 3; expected keys with values"),
+        ("cache:\n  enabled: 0\n", 2, "cache.enabled: 0; expected"),
+        ("cache:\n  capacity_gb: 0\n", 2, "cache.capacity_gb: 0; expected"),
+        ("cache:\n  eviction_policy: fifo\n", 2, "cache.eviction_policy: 'fifo'; expected 'lru'"),
+        ("cache:\n  sync_interval_ms: -1\n", 2, "cache.sync_interval_ms: -1; expected"),
+        ("cache:\n  ttl_hours: .inf\n", 2, "cache.ttl_hours: inf; expected"),
         ("schema_version: 2\n", 1, "schema_version: 2; expected 1"),
     ],
 )
@@ -156,11 +174,6 @@ def test_a_fault_is_told_with_its_line(tmp_path: Path, text: str, line: int, wor
 @pytest.mark.parametrize(
     ("section", "key", "value", "expected"),
     [
-        ("cache", "enabled", "true", "false"),
-        ("cache", "enabled", "0", "false"),
-        ("cache", "capacity_gb", "4", "0"),
-        ("cache", "eviction_policy", "fifo", "'lru'"),
-        ("cache", "sync_interval_ms", "100", "0"),
         ("monitoring", "enabled", "true", "false"),
     ],
 )
@@ -173,7 +186,7 @@ def test_a_key_of_a_later_version_is_refused_not_ignored(
 
 
 def test_every_fault_is_told_at_once_in_the_order_of_lines(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "scheduler:\n  order: sideways\n  retries: 2\ncache:\n  enabled: true\n")
+    message = refusal(tmp_path, "scheduler:\n  order: sideways\n  retries: 2\ncache:\n  enabled: 0\n")
     assert [int(number) for number in re.findall(r"job\.yaml:(\d+): ", message)] == [2, 3, 5]
 
 
@@ -276,6 +289,35 @@ def test_gpus_of_the_job_file_are_cut_into_servers_and_are_not_for_servers_of_ot
         choose(store, path, engine="cpu")
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"num_kv_blocks": 40, "kv_cache_gb": 1.0}, "they are the same pool"),
+        ({"kv_host_cache_gb": 1.0}, "KV cache is in host memory as it is"),
+        ({"kv_reuse": False, "order": "prefix"}, "--order: prefix, and --no-kv-reuse"),
+        ({"kv_reuse": False, "endpoints": ("h:1",)}, "--no-kv-reuse: the KV cache is the server's own"),
+        ({"kv_cache_gb": 1.0, "endpoints": ("h:1",)}, "--kv-cache-gb: the KV cache is the server's own"),
+        ({"kv_cache_dtype": "int8", "deterministic": True}, "with 8 bits answers depend on company"),
+        ({"kv_cache_dtype": "int8", "endpoints": ("h:1",)}, "--kv-cache-dtype: the KV cache is the"),
+        ({"kv_cache_gb": 0.001}, "is 0 blocks of 32 tokens"),
+    ],
+)
+def test_what_is_asked_of_the_kv_cache_is_checked_before_anything_starts(
+    tmp_path: Path, store: EngineStore, typed: dict[str, Any], said: str
+) -> None:
+    commit(store, "cpu")
+    with pytest.raises(ConfigError) as caught:
+        choose(store, None, input_path=tmp_path / "in.jsonl", **typed)
+    assert said in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_pool_by_its_size_is_the_pool_of_the_plan_too(tmp_path: Path, store: EngineStore) -> None:
+    commit(store, "cpu")
+    options = choose(store, None, input_path=tmp_path / "in.jsonl", kv_cache_gb=0.1)
+    assert (options.num_kv_blocks, options.num_blocks_asked) == (None, 10**8 // (46_080 * 32))
+
+
 def test_a_parameter_of_the_gpu_server_is_checked_where_it_stands(tmp_path: Path) -> None:
     text = "inference:\n  trtllm_parameters:\n    {}\n    decoding_mode: top_k\n"
     message = refusal(tmp_path, text.format("kv_cache_free_gpu_memory_fraction: 0.5"))
@@ -367,7 +409,16 @@ def sampled_options(manifest: EngineManifest) -> st.SearchStrategy[RunOptions]:
         limit=st.none() | st.integers(1, 9999),
         deterministic=st.booleans(),
         num_kv_blocks=st.none() | st.integers(2, 9999),
+        kv_cache_dtype=st.sampled_from(["auto", "int8"]),
+        kv_cache_gb=st.none() | st.floats(0.001, 1e3),
+        kv_host_cache_gb=st.none() | st.floats(0, 1e3),
+        kv_reuse=st.none() | st.booleans(),
+        kv_retention=st.booleans(),
         trtllm_parameters=st.sampled_from([(), ("gpu_device_ids=0,1;2,3", "cuda_graph_mode=true")]),
+        cache=st.booleans(),
+        cache_capacity_gb=st.floats(0.001, 1e4),
+        cache_ttl_hours=st.none() | st.floats(0.001, 1e4),
+        cache_sync_interval_s=seconds,
     )
 
 

@@ -87,6 +87,21 @@ def test_parameters_of_tensorrt_llm_are_refused_by_the_openvino_backend(tmp_path
         render.render(tmp_path, fake_manifest(), tmp_path / "r", deploy)
 
 
+@pytest.mark.parametrize(("asked", "served"), [(None, "true"), (True, "true"), (False, "false")])
+def test_reuse_is_on_unless_it_is_asked_off(tmp_path, asked, served):
+    (tmp_path / "engine").mkdir()
+    deploy = render.DeployConfig(num_kv_blocks=8, kv_reuse=asked)
+    render.render(tmp_path / "engine", fake_manifest(), tmp_path / "r", deploy)
+    config = pbtxt.read(tmp_path / "r" / "tensorrt_llm" / "config.pbtxt")
+    assert config.parameters["enable_kv_cache_reuse"].string_value == served
+
+
+def test_a_second_pool_on_the_host_is_no_choice_of_an_engine_that_is_on_the_host(tmp_path):
+    deploy = render.DeployConfig(num_kv_blocks=8, kv_host_cache_bytes=1 << 30)
+    with pytest.raises(ConfigError, match="KV cache is in host memory as it is"):
+        render.render(tmp_path, fake_manifest(), tmp_path / "r", deploy)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -103,6 +118,11 @@ def test_parameters_of_tensorrt_llm_are_refused_by_the_openvino_backend(tmp_path
         ('string_value: "64"', 'string_value: "1"', "num_kv_blocks '1'; expected a number from 2"),
         ('string_value: "7"', 'string_value: "-1"', "max_queue_size '-1'; expected a number from 0"),
         ('string_value: "true"', 'string_value: "yes"', "deterministic; expected true or false"),
+        (
+            'key: "enable_kv_cache_reuse"\n  value {\n    string_value: "true"',
+            'key: "enable_kv_cache_reuse"\n  value {\n    string_value: "no"',
+            "enable_kv_cache_reuse; expected true or false",
+        ),
         ('backend: "python"', "backend: python:", "expected a Triton ModelConfig"),
         ('backend: "python"', 'backend: "onnxruntime"', "backend 'onnxruntime'; expected 'python'"),
         ("max_batch_size: 128", "max_batch_size: 129", "max_batch_size 129; expected 1 to 128"),

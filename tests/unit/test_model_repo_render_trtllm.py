@@ -90,6 +90,15 @@ def test_the_repository_is_the_golden_one_and_says_what_was_asked(tmp_path, name
     )
 
 
+def test_the_kv_cache_in_the_terms_of_both_backends_is_the_backends_own_parameters(tmp_path):
+    manifest = fake_trtllm_manifest()
+    kept = render.DeployConfig(kv_host_cache_bytes=1 << 33, kv_reuse=True)
+    said = parameters(rendered(tmp_path / "kept", manifest, kept))
+    assert (said["enable_kv_cache_reuse"], said["kv_cache_host_memory_bytes"]) == ("true", str(1 << 33))
+    off = parameters(rendered(tmp_path / "off", manifest, render.DeployConfig(kv_reuse=False)))
+    assert (off["enable_kv_cache_reuse"], "kv_cache_host_memory_bytes" in off) == ("false", False)
+
+
 def test_every_tensor_of_the_template_is_declared_once(tmp_path):
     config = read(rendered(tmp_path, fake_trtllm_manifest()))
     assert [tensor.name for tensor in config.input] == [spec.name for spec in trtllm_tensors.INPUTS]
@@ -172,6 +181,20 @@ def test_an_engine_without_paged_context_is_served_without_reuse(tmp_path):
                 num_kv_blocks=300, trtllm=TrtllmDeployConfig(max_tokens_in_paged_kv_cache=9000)
             ),
             "num_kv_blocks: 300, which is 9600 tokens, and max_tokens_in_paged_kv_cache: 9000",
+        ),
+        (
+            render.DeployConfig(kv_reuse=True, trtllm=TrtllmDeployConfig(enable_kv_cache_reuse=False)),
+            "kv_reuse: True, and enable_kv_cache_reuse: False",
+        ),
+        (
+            render.DeployConfig(
+                kv_host_cache_bytes=5, trtllm=TrtllmDeployConfig(kv_cache_host_memory_bytes=6)
+            ),
+            "kv_host_cache_bytes: 5, and kv_cache_host_memory_bytes: 6",
+        ),
+        (
+            render.DeployConfig(kv_host_cache_bytes=5, kv_reuse=False),
+            "kv_cache_host_memory_bytes: 5; expected 0 without enable_kv_cache_reuse",
         ),
     ],
 )

@@ -54,7 +54,7 @@ from trtb.runner.launching.place import DockerPlace, EmbeddedPlace
 from trtb.runner.options import RunOptions
 from trtb.runner.report import Durations, FailureGroup, RunReport
 from trtb.runner.transport import Chunk, EngineRequest
-from trtb.runner.triton_client import read_chunk, serialise
+from trtb.runner.triton_messages import read_chunk, serialise
 
 LOST = {"error": {"code": "server_lost", "message": "gone", "hint": "again"}}
 NO_TIMES = Durations(p50_ms=None, p90_ms=None, p99_ms=None, max_ms=None)

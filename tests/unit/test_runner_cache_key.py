@@ -113,7 +113,7 @@ def test_what_decides_nothing_makes_no_other_key():
 def test_every_option_is_sorted_by_whether_it_decides():
     """A new option is part of the key until its name is in DECIDE_NOTHING: name it here or there."""
     names = {field.name for field in fields(RunOptions)}
-    assert names - DECIDE_NOTHING == {"deterministic", "trtllm_parameters"}
+    assert names - DECIDE_NOTHING == {"deterministic", "kv_cache_dtype", "trtllm_parameters"}
     assert names >= DECIDE_NOTHING
 
 

@@ -93,3 +93,15 @@ def test_a_line_in_the_middle_that_is_no_result_of_this_run_is_refused_and_nothi
     assert caught.value.exit_code == 7
     assert path.read_bytes() == before
     assert not path.with_name("followed.jsonl.torn").exists()
+
+
+@pytest.mark.parametrize(("content_", "is_free"), [(b"", True), (b'{"torn', True), (b'{"id": "x"}\n', False)])
+def test_a_new_run_follows_into_a_file_without_results(tmp_path, content_, is_free):
+    path = tmp_path / "followed.jsonl"
+    follow.check_free(path)
+    path.write_bytes(content_)
+    if is_free:
+        follow.check_free(path)
+        return
+    with pytest.raises(LedgerCorruptError, match="of this run, which begins"):
+        follow.check_free(path)

@@ -267,6 +267,7 @@ def test_reopened_failures_are_to_do_again_and_their_rows_are_kept_aside(tmp_pat
     assert ledger.reopen_failures(path, frozenset({"timeout"})) == 2
     assert lines_of(path) == [2, 4]
     assert ledger.reopen_failures(path, frozenset({"timeout"})) == 0
+    assert ledger.reopen_failures(path, lines=[4, 7]) == 0
     assert ledger.reopen_failures(path) == 1
     assert lines_of(path) == [4]
     with contextlib.closing(sqlite3.connect(path)) as connection:

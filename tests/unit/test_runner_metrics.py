@@ -55,6 +55,15 @@ def test_rows_add_up_and_failures_keep_a_few_samples():
     assert totals.latency.count == 4
 
 
+def test_reused_blocks_count_where_they_are_told_and_the_engine_answered():
+    totals = RunTotals()
+    totals.add(completed_row(1, reused_blocks=3, prompt_tokens=100))
+    totals.add(completed_row(2, reused_blocks=0, prompt_tokens=10))
+    totals.add(completed_row(3, reused_blocks=None, prompt_tokens=1000))
+    totals.add(completed_row(4, reused_blocks=None, reused_from="equal", prompt_tokens=1000))
+    assert (totals.told, totals.reused_blocks, totals.told_prompt_tokens) == (2, 3, 110)
+
+
 def test_an_unknown_time_to_first_token_is_no_value():
     totals = RunTotals()
     totals.add(completed_row(1, ttft_ns=0))

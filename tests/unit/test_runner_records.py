@@ -7,12 +7,12 @@ import pytest
 
 from trtb.runner.answer import Choice
 from trtb.runner.errors import DeadlineExceededError
-from trtb.runner.records import completed_record, failed_record, failure_of
+from trtb.runner.records import answers_id, completed_record, failed_record, failure_of
 
 
 def completed(**fields):
     values = {
-        "run_id": "abc", "line": 7, "custom_id": 'c\n"7', "model": "tiny@3", "fingerprint": "trtb-0123",
+        "answers_id": "abc", "line": 7, "custom_id": 'c\n"7', "model": "tiny@3", "fingerprint": "trtb-0123",
         "created_s": 1767225600, "is_chat": True, "choices": [Choice("Hi \U0001f600\n\u2028", "stop", 3)],
         "prompt_tokens": 11, "completion_tokens": 3, **fields,
     }  # fmt: skip
@@ -37,6 +37,14 @@ def test_an_answer_is_one_line_with_everything_that_a_reader_needs():
     assert choice["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize(
+    ("told", "details"), [(None, None), (0, {"cached_tokens": 0}), (9, {"cached_tokens": 9})]
+)
+def test_cached_tokens_are_told_where_the_engine_tells_them(told, details):
+    usage = orjson.loads(completed(cached_tokens=told))["response"]["body"]["usage"]
+    assert usage.get("prompt_tokens_details") == details
+
+
 def test_the_same_answer_is_the_same_bytes():
     assert completed() == completed()
 
@@ -44,7 +52,7 @@ def test_the_same_answer_is_the_same_bytes():
 @pytest.mark.parametrize(("status_code", "kind"), [(400, "invalid_request_error"), (504, "server_error")])
 def test_a_failure_is_told_to_readers_of_either_field(status_code, kind):
     line = failed_record(
-        run_id="abc", line=9, custom_id=None, code="timeout", message="too\nlong", status_code=status_code
+        answers_id="abc", line=9, custom_id=None, code="timeout", message="too\nlong", status_code=status_code
     )
     record = orjson.loads(line)
     assert b"\n" not in line
@@ -57,3 +65,16 @@ def test_a_failure_is_told_to_readers_of_either_field(status_code, kind):
 
 def test_an_error_says_its_own_code_and_status():
     assert failure_of(DeadlineExceededError("late")) == ("timeout", "late", 504)
+
+
+def test_ids_come_from_what_decides_the_answers_and_not_from_the_run():
+    settings = {"limit": None, "deterministic": False}
+    made = answers_id("a" * 64, "e" * 64, settings)
+    assert made == answers_id("a" * 64, "e" * 64, dict(reversed(settings.items())))
+    others = {
+        answers_id("b" * 64, "e" * 64, settings),
+        answers_id("a" * 64, "f" * 64, settings),
+        answers_id("a" * 64, "e" * 64, {**settings, "limit": 3}),
+    }
+    assert len(others | {made}) == 4
+    assert made.isalnum()

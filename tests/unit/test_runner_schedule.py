@@ -22,6 +22,13 @@ def test_a_first_look_decides_where_nothing_is_shared(look, order):
     assert (found.order if found else None) == order
 
 
+def test_an_engine_that_reuses_nothing_gets_no_order_of_prefixes():
+    look = Look(1000, 900, 100_000, 200)
+    assert choose_by_look(look, concurrency=8) is None
+    found = choose_by_look(look, concurrency=8, is_reusing=False)
+    assert (found.order, found.why) == ("input", "the engine reuses no prefixes")
+
+
 def test_prefixes_are_worth_their_order_where_they_are_much_of_the_prompts():
     assert choose_by_plan(PlanFigures(10, 1000, 2, 10, 600)).order == "prefix"
     assert choose_by_plan(PlanFigures(10, 1000, 2, 10, 40)).order == "input"

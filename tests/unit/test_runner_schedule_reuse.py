@@ -95,3 +95,15 @@ def test_an_engines_own_counts_come_first():
     for _ in range(4):
         meter.add(0, 400, answer(0, 400, reused_blocks=10), is_lone=False)
     assert meter.result() == SeenReuse((4 * 320 - 320) / 1600, "engine counters")
+
+
+@pytest.mark.parametrize(
+    ("num_above", "leader_blocks", "led_tokens"),
+    [(0, 0, 320), (64, 2, 320), (0, 9, 32), (64, 11, 32), (64, 0, 384), (0, 11, 0)],
+)
+def test_a_leader_costs_what_it_computed_not_what_it_found(num_above, leader_blocks, led_tokens):
+    meter = ReuseMeter(1, 32)
+    meter.add_leader(0, 320, answer(0, 400, reused_blocks=leader_blocks), num_above=num_above)
+    for _ in range(4):
+        meter.add(0, 400, answer(0, 400, reused_blocks=10), is_lone=False)
+    assert meter.result() == SeenReuse((4 * 320 - led_tokens) / 1600, "engine counters")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -21,8 +23,9 @@ from trtb.runner.errors import (
     InvalidRequestError,
     QueueFullError,
 )
-from trtb.runner.transport import EngineRequest
-from trtb.runner.triton_client import TritonTransport, error_of_status, serialise
+from trtb.runner.transport import EngineRequest, Retention
+from trtb.runner.triton_client import TritonTransport, error_of_status
+from trtb.runner.triton_messages import serialise
 
 FORMATS = {"BOOL": "?", "INT32": "i", "INT64": "q", "UINT64": "Q", "FP32": "f"}
 BY_NAME = {spec.name: spec for spec in contract.INPUTS}
@@ -69,6 +72,25 @@ def read(data: bytes) -> tuple[Any, dict[str, Any]]:
         assert count == expected
         values[tensor.name] = numbers[0] if spec.scalar else numbers
     return message, values
+
+
+def test_what_the_engine_should_keep_is_four_tensors_and_none_where_nothing_is_said():
+    plain = EngineRequest("r-1", [5, 6, 7, 8], max_tokens=9, end_id=2, pad_id=3)
+    told = replace(plain, retention=Retention(((0, 3, 80), (3, 4, 10)), 15))
+    message = service_pb2.ModelInferRequest.FromString(serialise(told))
+    names = {spec.name for spec in contract.RETENTION_INPUTS}
+    sent = {
+        tensor.name: (tensor.datatype, list(tensor.shape), struct.unpack(f"<{len(raw) // 4}i", raw))
+        for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True)
+        if tensor.name in names
+    }
+    assert sent == {
+        "retention_token_range_starts": ("INT32", [1, 2], (0, 3)),
+        "retention_token_range_ends": ("INT32", [1, 2], (3, 4)),
+        "retention_token_range_priorities": ("INT32", [1, 2], (80, 10)),
+        "retention_decode_priority": ("INT32", [1, 1], (15,)),
+    }
+    assert serialise(told).startswith(serialise(plain))
 
 
 @given(requests)
@@ -258,3 +280,23 @@ def test_a_server_that_goes_away_is_a_lost_connection_for_every_stream():
         await transport.close()
 
     asyncio.run(main())
+
+
+def test_a_cancel_ends_a_request_whose_stream_is_still_being_opened():
+    async def cancelled_while_opening() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))  # takes the connection, and says nothing
+        transport = TritonTransport(f"127.0.0.1:{listener.getsockname()[1]}")
+        try:
+            stream = transport.open_stream()
+            sending = asyncio.ensure_future(stream.send(EngineRequest("a", [1], 1, 0, 0)))
+            await asyncio.sleep(0)
+            stream.cancel()
+            done, _ = await asyncio.wait({sending}, timeout=5)
+            assert done, "the cancel did not reach it"
+            with pytest.raises(ConnectionLostError, match="cancelled"):
+                await sending
+        finally:
+            await transport.close()
+            listener.close()
+
+    asyncio.run(cancelled_while_opening())

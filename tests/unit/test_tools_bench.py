@@ -16,7 +16,7 @@ from trtb.model_repo import contract
 from trtb.runner.ledger import read_rows
 from trtb.runner.plain import read_plain
 from trtb.runner.transport import EngineRequest
-from trtb.runner.triton_client import serialise
+from trtb.runner.triton_messages import serialise
 from trtb.tools.bench import __main__ as command
 from trtb.tools.bench import bare_streams, ledger, quantization
 from trtb.tools.bench.children import BenchmarkError, peak_rss_bytes, run_child

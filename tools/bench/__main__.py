@@ -1,7 +1,7 @@
 """Run benchmarks, print what they found beside what the design asks for, and write it as JSON.
 
 A missed target is told and does not fail: machines differ several-fold, and only ratios count. All but
-`validate` need an engine, which `make demo` builds; TRTB_HOME names the folder that it is in.
+`validate` and `page` need an engine, which `make demo` builds; TRTB_HOME names the folder that it is in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 from trtb.build import files
 from trtb.build.errors import EngineNotFoundError, TrtbError
 from trtb.build.store import EngineStore, StoredEngine
-from trtb.tools.bench import cache, client, engine_ceiling, ledger, peers, quantization, validate
+from trtb.tools.bench import cache, client, engine_ceiling, ledger, page, peers, quantization, sweep, validate
 from trtb.tools.bench.targets import Outcome, Target, describe_machine
 
 NEED_ENGINE = {
@@ -24,16 +24,17 @@ NEED_ENGINE = {
     "engine_ceiling": engine_ceiling.measure,
     "cache": cache.measure,
     "quantization": quantization.measure,
+    "sweep": sweep.measure,
 }
-NAMES = ("validate", *NEED_ENGINE, "peers")
-# left out: what may have engines to build, and what needs another tool
-BY_DEFAULT = tuple(name for name in NAMES if name not in ("quantization", "peers"))
+NAMES = ("validate", "page", *NEED_ENGINE, "peers")
+# left out: what may have engines to build, and what needs another tool (sweep: its toolchain)
+BY_DEFAULT = tuple(name for name in NAMES if name not in ("quantization", "sweep", "peers"))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what is named, or everything."""
     parser = argparse.ArgumentParser("python -m trtb.tools.bench", description=__doc__)
-    names = f"{', '.join(NAMES)}; default: all but quantization and peers"
+    names = f"{', '.join(NAMES)}; default: all but quantization, sweep and peers"
     parser.add_argument("name", nargs="*", metavar="NAME", help=names)
     parser.add_argument("--quick", action="store_true", help="fewer lines and rounds: minutes, not an hour")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
@@ -103,6 +104,8 @@ def _measure(name: str, options: argparse.Namespace) -> Outcome:
         names = ("ratio", "hold", "reach", "name")
         ratio, hold, reach, _ = (figures.pop(key) for key in names)
         return Outcome(name, [Target("lines/s / bare orjson", ratio, hold, reach)], figures)
+    if name == "page":
+        return page.measure(options.quick)
     engine = _find_engine(options.engine)
     if name == "peers":
         peer = peers.Peer(options.vllm.absolute(), options.vllm_model.absolute(), options.vllm_dtype)

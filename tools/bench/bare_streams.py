@@ -22,7 +22,8 @@ from tritonclient.grpc import service_pb2
 
 from trtb.build.manifest import EngineManifest, read_record
 from trtb.model_repo import contract
-from trtb.runner.triton_client import CHANNEL_OPTIONS, METADATA, METHOD, OUTPUTS_READ, STRUCT_FORMATS
+from trtb.runner.triton_client import CHANNEL_OPTIONS, METADATA, METHOD
+from trtb.runner.triton_messages import OUTPUTS_READ, STRUCT_FORMATS
 from trtb.tools.bench.children import serve_task
 
 Prompt = tuple[list[int], int]  # ids, max_tokens

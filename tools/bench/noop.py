@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from trtb.model_repo import render
+from trtb.model_repo import contract, render
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.server import ServerConfig, TritonServer
 from trtb.runner.triton_client import TritonTransport
@@ -16,14 +17,16 @@ START_TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
-def noop_server(folder: Path) -> Iterator[str]:
-    """Start the server, working below `folder`; yields its host:port.
+def noop_server(folder: Path, model: Path | None = None) -> Iterator[str]:
+    """Start the server, working below `folder`; yields its host:port. `model` stands in for the no-op one.
 
     Raises:
         ServerStartError: It did not start.
     """
     repository = folder / "repository"
     render.render_noop(repository)
+    if model is not None:
+        shutil.copyfile(model, repository / contract.MODEL_NAME / contract.MODEL_VERSION / "model.py")
     server = TritonServer(ServerConfig(repository, folder, folder / "server.log", exit_timeout_s=5))
     server.start()
     try:

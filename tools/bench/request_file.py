@@ -21,7 +21,14 @@ WORDS = _TEXT.split()
 
 
 def write_requests(
-    path: Path, num_lines: int, *, model: str, seed: int, max_tokens: int = 16, num_words: int = NUM_WORDS
+    path: Path,
+    num_lines: int,
+    *,
+    model: str,
+    seed: int,
+    max_tokens: int = 16,
+    num_words: int = NUM_WORDS,
+    stop: tuple[str, ...] = (),
 ) -> None:
     """Write greedy requests; another `seed` makes a file that shares no prompt with this one."""
     rng = random.Random(seed)
@@ -30,6 +37,6 @@ def write_requests(
         for i in range(num_lines):
             user = {"role": "user", "content": f"{seed}-{i} " + " ".join(rng.choices(WORDS, k=num_words))}
             body: dict[str, Any] = {"model": model, "messages": [system, user]}
-            body |= {"max_tokens": max_tokens, "temperature": 0}
+            body |= {"max_tokens": max_tokens, "temperature": 0} | ({"stop": stop} if stop else {})
             line = {"custom_id": f"request-{i:08d}", "method": "POST", "url": "/v1/chat/completions"}
             file.write(orjson.dumps(line | {"body": body}) + b"\n")

@@ -1,7 +1,11 @@
-"""A tritonserver with TensorRT-LLM's backend: strict about the model, then the embedded one with a no-op."""
+"""A tritonserver with TensorRT-LLM's backend: strict about the model, then the embedded one with a stand-in.
+
+The stand-in has the GPU model's own configuration, but for its backend; see `gpu_model/model.py`.
+"""
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -11,7 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from fakes.gpu_image import record
 
-from trtb.model_repo import pbtxt, render
+from trtb.model_repo import pbtxt
 from trtb.runner.launching.launch import ServerConfig
 from trtb.runner.launching.launch_embedded import Embedded, find_install
 
@@ -34,8 +38,9 @@ def main(arguments: list[str]) -> None:
         print(failure[str(rank)], flush=True)
         sys.exit("error: creating server: Internal - failed to load all models")
     model = pbtxt.read(Path(values["model-repository"]) / values["load-model"] / "config.pbtxt")
-    load(model, rank)
+    tokens_per_block = load(model, rank)
     if rank == 0:
+        pbtxt.set_parameters(model, {"fake_tokens_per_block": str(tokens_per_block)})
         serve(arguments, values, model)
     if values["allow-grpc"] != "false":
         sys.exit("failed to start gRPC service: Address already in use")
@@ -54,30 +59,35 @@ def end(folder: Path) -> None:
     sys.exit(0)
 
 
-def load(model: Any, rank: int) -> None:
-    """Look at the engine as the backend does; print its words and end where it cannot be loaded."""
+def load(model: Any, rank: int) -> int:
+    """Look at the engine as the backend does; print its words and end where it cannot be loaded.
+
+    Returns the tokens of a KV block, as the engine was built.
+    """
     if model.backend != "tensorrtllm":
         sys.exit(f"unable to find backend library for backend '{model.backend}'")
     path = model.parameters["gpt_model_path"].string_value
     for target, source in json.loads(os.environ.get("FAKE_MOUNTS", "{}")).items():
         if Path(path).is_relative_to(target):
             path = str(Path(source) / Path(path).relative_to(target))
-    mapping = json.loads((Path(path) / "config.json").read_text())["pretrained_config"]["mapping"]
+    built = json.loads((Path(path) / "config.json").read_text())
+    mapping = built["pretrained_config"]["mapping"]
     if int(os.environ["OMPI_COMM_WORLD_SIZE"]) != mapping["world_size"]:
         print("With communicationMode kLEADER, MPI worldSize is expected to be equal to tp*pp", flush=True)
         sys.exit(1)
     if not (Path(path) / f"rank{rank}.engine").is_file():
         sys.exit(f"Error opening engine file: {path}/rank{rank}.engine")
+    return int(built["build_config"]["plugin_config"]["tokens_per_block"])
 
 
 def serve(arguments: list[str], values: dict[str, str], model: Any) -> None:
     """Become the embedded server; the process stays the same one."""
     folder = Path(tempfile.mkdtemp())
-    render.render_noop(folder / "repository")
-    config_path = folder / "repository" / values["load-model"] / "config.pbtxt"
-    served = pbtxt.read(config_path)
-    pbtxt.set_parameters(served, {"engine_id": model.parameters["engine_id"].string_value})
-    pbtxt.write(config_path, served)
+    version = folder / "repository" / values["load-model"] / "1"
+    version.mkdir(parents=True)
+    shutil.copy(Path(__file__).parents[1] / "gpu_model" / "model.py", version)
+    model.backend = "python"
+    pbtxt.write(version.parent / "config.pbtxt", model)
     config = ServerConfig(folder / "repository", folder, folder / "server.log")
     embedded = Embedded()
     embedded.lay_out(config)

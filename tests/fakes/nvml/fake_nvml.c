@@ -53,6 +53,7 @@ typedef struct {
     unsigned int cliqueId, state;
 } nvmlGpuFabricInfo_t;
 typedef struct { unsigned int version, sensorType; int temperature; } nvmlTemperature_t;
+typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
 
 /* offset << 16 | size, for the test that compares them: "nvmlMemory_t", "nvmlMemory_t.free" */
 #define SIZE(type) { #type, sizeof(type) }
@@ -73,6 +74,7 @@ static const struct { const char *what; size_t value; } layout[] = {
     FIELD(nvmlGpuFabricInfo_t, cliqueId), FIELD(nvmlGpuFabricInfo_t, state),
     SIZE(nvmlTemperature_t), FIELD(nvmlTemperature_t, version), FIELD(nvmlTemperature_t, sensorType),
     FIELD(nvmlTemperature_t, temperature),
+    SIZE(nvmlUtilization_t), FIELD(nvmlUtilization_t, gpu), FIELD(nvmlUtilization_t, memory),
 };
 
 int fake_nvml_layout(const char *what) {
@@ -251,6 +253,11 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(device_t *d, nvmlMemory_t *to) {
     if (!error) error = number(d->scope, "nvmlDeviceGetMemoryInfo", "memory_free", &to->free);
     if (!error) to->used = to->total - to->free;
     return error;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(device_t *d, nvmlUtilization_t *to) {
+    to->memory = 0;
+    return small(d->scope, "nvmlDeviceGetUtilizationRates", "busy_percent", &to->gpu);
 }
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(device_t *d, unsigned index, device_t **to) {

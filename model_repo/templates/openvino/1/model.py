@@ -63,7 +63,11 @@ class TritonPythonModel:
             tokens_per_block=self._tokens_per_block,
             max_num_tokens=int(parameters["max_num_tokens"]),
             max_batch_size=self._max_batch_size,
-            properties=device_properties(deterministic=parameters["deterministic"] == "true"),
+            is_reusing=parameters[contract.KV_REUSE_PARAMETER] == "true",
+            properties=device_properties(
+                deterministic=parameters["deterministic"] == "true",
+                is_kv_quantised=parameters[contract.KV_DTYPE_PARAMETER] == "int8",
+            ),
             log=pb_utils.Logger.log_warn,
             on_idle=self._update_metrics,
             on_fatal=_exit,

@@ -47,6 +47,7 @@ class Engine:
         vocab_size: Ids at or above it are refused.
         max_seq_len: Most tokens of a prompt and its answer together.
         num_kv_blocks: KV pool, in blocks of `tokens_per_block`.
+        is_reusing: A prompt that begins as an earlier one takes its blocks, as far as they are there.
         properties: Device properties, such as KV_CACHE_PRECISION.
         on_idle: Called on the engine's thread between steps, and every quarter second when idle.
         on_fatal: Called when the pipeline cannot be built again; the process should end.
@@ -62,6 +63,7 @@ class Engine:
         tokens_per_block: int,
         max_num_tokens: int,
         max_batch_size: int,
+        is_reusing: bool,
         properties: dict[str, str],
         log: Callable[[str], None],
         on_idle: Callable[[], None],
@@ -71,7 +73,7 @@ class Engine:
         scheduler.num_kv_blocks = num_kv_blocks
         scheduler.max_num_batched_tokens = max_num_tokens
         scheduler.max_num_seqs = max_batch_size
-        scheduler.enable_prefix_caching = True
+        scheduler.enable_prefix_caching = is_reusing
         self._build = lambda: genai.ContinuousBatchingPipeline(model_dir, scheduler, "CPU", properties)
         self._vocab_size = vocab_size
         # one block stays free: the pool must also hold the block that a step is about to fill

@@ -124,12 +124,13 @@ def guide_config(kind: str, text: str) -> genai.StructuredOutputConfig:
     )
 
 
-def device_properties(*, deterministic: bool) -> dict[str, str]:
+def device_properties(*, deterministic: bool, is_kv_quantised: bool = False) -> dict[str, str]:
     """Return the CPU plugin's properties.
 
     Deterministic: f32 arithmetic and KV, and no dynamic quantisation of activations, which on CPUs with
     VNNI makes an answer depend on the batch it was computed in. Otherwise the CPU's own fast arithmetic,
-    with the KV cache in the type of that arithmetic (the default of 8 bits changes answers).
+    with the KV cache in the type of that arithmetic (the library's default of 8 bits changes answers, and
+    is for those who ask for it).
     """
     if deterministic:
         return {
@@ -137,5 +138,7 @@ def device_properties(*, deterministic: bool) -> dict[str, str]:
             "KV_CACHE_PRECISION": "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
         }
+    if is_kv_quantised:
+        return {"KV_CACHE_PRECISION": "u8"}
     precision = ov.Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name()
     return {"KV_CACHE_PRECISION": precision}
