@@ -99,6 +99,7 @@ def fake_plan(*, values: list[float], **changes: Any) -> SweepPlan:
     plan = SweepPlan(
         trtb_version="0.1.0",
         perf_analyzer_version="2.59.1",
+        machine="8 threads of a processor",
         engine="smollm2@1",
         engine_id="0123456789abcdef" * 4,
         endpoint=None,

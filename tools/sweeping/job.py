@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtb.build import __version__, files
+from trtb.build import __version__, files, hardware
 from trtb.build.errors import ConfigError
 from trtb.build.store import EngineStore, StoredEngine
 from trtb.runner.launching.devices import Group, group_devices, parse_groups, read_devices
@@ -15,6 +15,7 @@ from trtb.runner.options import RunOptions
 from trtb.tools.run_options import check_endpoint
 from trtb.tools.sweeping import workload
 from trtb.tools.sweeping.best import Rule, check_rule
+from trtb.tools.sweeping.machine import describe_machine
 from trtb.tools.sweeping.perf_analyzer import find_perf_analyzer
 from trtb.tools.sweeping.plan import SweepPlan, axes_of, parse_numbers
 from trtb.tools.sweeping.point import Mode
@@ -84,6 +85,7 @@ def make_job(request: SweepRequest, home: Path, tell: Tell) -> SweepJob:
     plan = SweepPlan(
         trtb_version=__version__,
         perf_analyzer_version=analyzer.version,
+        machine=describe_machine(hardware.probe()),
         engine=stored.manifest.reference,
         engine_id=stored.manifest.engine_id,
         endpoint=request.endpoint,

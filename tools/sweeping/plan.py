@@ -52,6 +52,7 @@ class SweepPlan(Record):
     schema_version: Literal[1] = SCHEMA_VERSION
     trtb_version: str
     perf_analyzer_version: str
+    machine: str  # that measures, in words
     engine: str
     engine_id: str
     endpoint: str | None  # of a server that was there; None: servers of the sweep's own
