@@ -34,7 +34,9 @@ KvCacheGbOption = Annotated[
 ]
 KvHostCacheGbOption = Annotated[
     float | None,
-    typer.Option(min=0, help="Host memory for KV blocks that the GPU has no room for, in GB; GPU engines."),
+    typer.Option(
+        min=0, help="Host memory for KV blocks that a GPU has no room for, in GB for each rank; GPU engines."
+    ),
 ]
 KvReuseOption = Annotated[
     bool | None,

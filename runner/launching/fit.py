@@ -20,7 +20,7 @@ from trtb.build.planning.plan_memory import GPU_PEER_BYTES, GPU_RUNTIME_BYTES
 from trtb.build.planning.preflight import check_engine, check_machine
 from trtb.build.planning.preflight_engine import check_engine_memory, check_runtime, engine_bytes, world_size
 from trtb.build.planning.preflight_gpu import devices_of
-from trtb.build.planning.preflight_host import gib
+from trtb.build.planning.preflight_host import check_host_memory, gib
 from trtb.build.probe.hardware_info import HardwareInfo, MemoryInfo
 from trtb.build.probe.host_probe import probe_memory
 from trtb.model_repo.deploy_config import DeployConfig, limits_as_served
@@ -109,6 +109,8 @@ def fit_gpus(
         seen = with_devices(machine, group) if group else machine
         for finding in _check_server(seen, machine, manifest, place, group, deploy):
             found.setdefault(finding.message, finding)  # of several servers it is said once
+    for finding in _check_host_cache(machine, manifest, deploy, len(chosen)):
+        found.setdefault(finding.message, finding)
     return Fit(chosen, tuple(ordered(found.values())))
 
 
@@ -186,6 +188,17 @@ def _check_memory(machine: HardwareInfo, manifest: EngineManifest, deploy: Deplo
             "end what holds GPU memory, choose other GPUs with --device-ids, or ask for a smaller pool",
             findings.MEMORY_REFERENCE,
         )
+
+
+def _check_host_cache(
+    machine: HardwareInfo, manifest: EngineManifest, deploy: DeployConfig, num_servers: int
+) -> Iterator[Finding]:
+    """Yield a finding where the host has not the memory for the blocks that the GPUs have no room for."""
+    of_rank = deploy.kv_host_cache_bytes or deploy.trtllm.kv_cache_host_memory_bytes
+    if of_rank:
+        needed = of_rank * world_size(manifest) * num_servers
+        for finding in check_host_memory(machine.host.memory, needed, "KV blocks on the host, pinned"):
+            yield replace(finding, hint="ask for less: --kv-host-cache-gb is of each rank of each server")
 
 
 def check_release_of_files(engine_dir: Path, manifest: EngineManifest) -> None:

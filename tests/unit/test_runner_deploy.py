@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from fakes.trtllm_engine import fake_trtllm_manifest, write_trtllm_engine
 
 from trtb.build.errors import ConfigError, HardwareError
 from trtb.build.manifest import FileEntry
-from trtb.model_repo import pbtxt
+from trtb.model_repo import contract, pbtxt
 from trtb.model_repo.render import DeployConfig
 from trtb.runner import deploy
 from trtb.runner.deploy import configs_of
@@ -18,6 +20,7 @@ from trtb.runner.launching.launch import ServerConfig
 from trtb.runner.launching.launch_docker import DockerLaunch
 from trtb.runner.launching.launch_image import Image, ImageLaunch
 from trtb.runner.options import RunOptions, default_start_timeout_s
+from trtb.runner.triton_client import ServedModel
 
 CONFIG = ServerConfig(
     Path("/w/repository"), Path("/w"), Path("/r/server.log"), grpc_port=8001, metrics_port=8002
@@ -79,3 +82,70 @@ def test_a_run_is_refused_where_its_own_server_could_not_start(tmp_path: Path, m
         deploy.check(options(tmp_path, launch="docker"))
     monkeypatch.setattr(deploy, "fit_of", lambda *_: pytest.fail("this machine was asked"))
     deploy.check(options(tmp_path, num_kv_blocks=1 << 40, endpoints=("127.0.0.1:1",)))
+
+
+@dataclass
+class FakeEndpoint:
+    """A server as far as agreement looks at it."""
+
+    parameters: dict[str, str]
+    inputs: frozenset[str] = frozenset()
+    metrics_url: str | None = None  # of a server of our own
+
+    @property
+    def transport(self) -> FakeEndpoint:
+        return self
+
+    @property
+    def server(self) -> FakeEndpoint | None:
+        return None if self.metrics_url is None else self
+
+    async def served_model(self, timeout_s: float) -> ServedModel:
+        return ServedModel(self.parameters, self.inputs)
+
+
+RETAINING = frozenset(spec.name for spec in contract.RETENTION_INPUTS)
+POOLS = {"http://a": 800, "http://b": None, "http://c": 500}
+
+
+@pytest.mark.parametrize(
+    ("servers", "pool", "is_reusing", "can_retain"),
+    [
+        ([FakeEndpoint({"num_kv_blocks": "40"})], 40, True, False),
+        ([FakeEndpoint({"num_kv_blocks": "40"}, metrics_url="http://a")], 40, True, False),
+        ([FakeEndpoint({}, RETAINING, "http://a"), FakeEndpoint({}, RETAINING, "http://c")], 500, True, True),
+        ([FakeEndpoint({}, RETAINING)], None, True, True),  # of others: its metrics are not ours to look for
+        ([FakeEndpoint({}, RETAINING, "http://b")], None, True, True),
+        ([FakeEndpoint({}, RETAINING), FakeEndpoint({})], None, True, False),
+        (
+            [
+                FakeEndpoint({"enable_kv_cache_reuse": "true"}),
+                FakeEndpoint({"enable_kv_cache_reuse": "false"}),
+            ],
+            None,
+            False,
+            False,
+        ),
+    ],
+)
+def test_servers_agree_on_the_least_that_each_of_them_can(
+    monkeypatch: pytest.MonkeyPatch, servers, pool, is_reusing, can_retain
+) -> None:
+    async def wait_for_pool(url: str) -> int | None:
+        return POOLS[url]
+
+    monkeypatch.setattr(deploy, "wait_for_pool", wait_for_pool)
+    agreed = asyncio.run(deploy.agree(servers, fake_manifest()))
+    assert (agreed.num_kv_blocks, agreed.is_reusing, agreed.can_retain) == (pool, is_reusing, can_retain)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_exact"),
+    [
+        ({"deterministic": "true"}, True),
+        ({"deterministic": "false", "kv_cache_dtype": "int8"}, False),
+        ({"deterministic": "false", "kv_cache_dtype": "auto"}, None),
+    ],
+)
+def test_a_cache_of_eight_bits_is_never_exact(parameters, is_exact) -> None:
+    assert asyncio.run(deploy.agree([FakeEndpoint(parameters)], fake_manifest())).is_exact is is_exact

@@ -132,6 +132,17 @@ def test_the_memory_must_hold_the_files_the_pool_that_is_asked_for_and_the_runti
     assert "for the runtime" in refusal(fake_hardware(fake_gpu(memory_free_bytes=tight)), manifest).message
 
 
+def test_blocks_on_the_host_need_its_memory_for_each_rank_of_each_server() -> None:
+    pair = fake_hardware(fake_gpu(), fake_gpu(index=1))
+    available = pair.host.memory.available_bytes
+    assert fit(pair, engine(), kv_host_cache_bytes=available).findings == ()
+    error = refusal(pair, engine(), HERE, (("0",), ("1",)), kv_host_cache_bytes=available // 2 + 1)
+    assert "for KV blocks on the host" in error.message
+    assert "--kv-host-cache-gb" in error.hint
+    own = TrtllmDeployConfig(kv_cache_host_memory_bytes=available // 2 + 1)
+    assert "for KV blocks on the host" in refusal(pair, engine(tp_size=2), trtllm=own).message
+
+
 def test_ranks_need_shared_memory_and_a_container_gets_its_own() -> None:
     host = fake_host(shared_memory=fake_disk("/dev/shm", free_bytes=128 << 20))
     pair = fake_hardware(fake_gpu(), fake_gpu(index=1), host=host)
