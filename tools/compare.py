@@ -30,9 +30,10 @@ def report_comparison(
     found = compare(paths_a, paths_b, include_text=include_text)
     if page is not None:
         from trtb.tools.pages.comparison_page import render_comparison
-        from trtb.tools.report import save_page
+        from trtb.tools.pages.page import write_page
 
-        save_page(page, render_comparison(found))
+        write_page(page, render_comparison(found))
+        say(f"page: {page}")
     if as_json:
         put(found.model_dump_json(indent=2))
     else:

@@ -160,6 +160,7 @@ def write_run_page(paths: RunPaths, page: Path, wanted: Wanted) -> RunReport:
     from trtb.runner.reporting.current_report import view_run
     from trtb.runner.reporting.samples import read_samples
     from trtb.runner.run_folder import now_iso, versions
+    from trtb.tools.pages.page import write_page
     from trtb.tools.pages.run_page import PageOptions, run_page
 
     view = view_run(paths, num_sampled=wanted.sample, seed=wanted.sample_seed, with_texts=wanted.include_text)
@@ -171,26 +172,9 @@ def write_run_page(paths: RunPaths, page: Path, wanted: Wanted) -> RunReport:
         has_texts=wanted.include_text,
     )
     html = run_page(view, _engine_of(view.record.engine_id), read_samples(paths.folder), options)
-    save_page(page, html)
-    return view.report
-
-
-def save_page(page: Path, html: str) -> None:
-    """Write a page where the user wants it.
-
-    Raises:
-        ConfigError: It cannot be written there.
-    """
-    from trtb.build.errors import ConfigError
-    from trtb.tools.pages.page import write_page
-
-    try:
-        write_page(page, html)
-    except OSError as exc:
-        raise ConfigError(
-            f"{page}: {exc.strerror}; expected a file that can be written", "name another: --html FILE"
-        ) from exc
+    write_page(page, html)
     say(f"page: {page}")
+    return view.report
 
 
 def _engine_of(engine_id: str) -> EngineManifest | None:

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtb.build.errors import ConfigError
 from trtb.build.files import write_atomic
 
 if TYPE_CHECKING:
@@ -25,8 +26,17 @@ def render(template: str, context: dict[str, Any]) -> str:
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page; it is whole and durable when this returns."""
-    write_atomic(path, html.encode("utf-8", errors="replace"))  # half a surrogate pair is no UTF-8
+    """Write a page where the user wants it; it is whole and durable when this returns.
+
+    Raises:
+        ConfigError: It cannot be written there.
+    """
+    try:
+        write_atomic(path, html.encode("utf-8", errors="replace"))  # half a surrogate pair is no UTF-8
+    except OSError as exc:
+        raise ConfigError(
+            f"{path}: {exc.strerror}; expected a file that can be written", "name another: --html FILE"
+        ) from exc
 
 
 @functools.cache
