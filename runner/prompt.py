@@ -34,6 +34,7 @@ class LengthLimits:
 
     max_seq_len: int  # prompt and answer together
     default_max_tokens: int  # where a request names no bound of its own
+    bound_by: str = "the engine"  # what takes no more
 
 
 class PromptRenderer:
@@ -149,7 +150,8 @@ class PromptRenderer:
         if wanted > room or room < 1:
             raise ContextLengthError(
                 f"prompt of {num_prompt_tokens} tokens and max_tokens {max(wanted, 1)} make "
-                f"{num_prompt_tokens + max(wanted, 1)}; the engine takes {self._limits.max_seq_len} for both"
+                f"{num_prompt_tokens + max(wanted, 1)}; {self._limits.bound_by} takes "
+                f"{self._limits.max_seq_len} for both"
             )
         return wanted
 

@@ -36,7 +36,8 @@ def reopen(
 ) -> tuple[RunOptions, int] | NothingToRetry:
     """Set a run's failures aside and return the options that run them again, and how many they are.
 
-    A run in which there are none to run again stays as it is.
+    A run in which there are none to run again stays as it is. One that had not ended goes on, with its
+    canary: it has lines that were never sent.
 
     Args:
         output: The run's output file.
@@ -63,6 +64,9 @@ def reopen(
     try:
         if record.state == "finished" and not ledger.count_failures(folder.paths.ledger, codes):
             return NothingToRetry(ledger.count_failures(folder.paths.ledger))
+        if record.state == "finished":
+            # what failed once fails again more often than any line: that many failures say nothing
+            record.job = record.job | {"canary": 0, "max_failure_rate": None}
         record.state = "interrupted"  # first: killed between the two, the run can still go on
         folder.write(record)
         num_reopened = ledger.reopen_failures(folder.paths.ledger, codes)
@@ -83,7 +87,5 @@ def reopen(
         elif option.name in PATH_OPTIONS and value is not None:
             value = Path(str(value))  # type: ignore[assignment]
         values[option.name] = value
-    # what failed once fails again more often than any line: that many failures say nothing
-    values.update(canary=0, max_failure_rate=None)
     values.update(overwrite=False, input_path=Path(record.input_path), output=output)
     return RunOptions(**values), num_reopened

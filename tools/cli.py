@@ -21,6 +21,7 @@ from trtb.tools import (
     toolchain,
     validate,
 )
+from trtb.tools.help_panels import PanelCommand
 
 app = typer.Typer(
     name="trtb",
@@ -57,9 +58,9 @@ app.add_typer(cache.app, name="cache")
 app.command("build")(build.build)
 app.command("preflight")(preflight.preflight)
 app.command("plan")(plan.plan)
-app.command("serve")(serve.serve)
+app.command("serve", cls=PanelCommand)(serve.serve)
 app.command("validate")(validate.validate)
-app.command("run")(runs.run)
+app.command("run", cls=PanelCommand)(runs.run)
 app.command("retry")(runs.retry)
 app.command("report", cls=report.ReportCommand)(report.report)
 app.command("accept")(accept.accept)

@@ -14,4 +14,5 @@ mkdir -p demo-out
 trtb models fetch smollm2-135m-instruct
 trtb build --model smollm2-135m-instruct
 trtb run tools/data/sample.jsonl -o demo-out/answers.jsonl --overwrite
-trtb report demo-out/answers.jsonl.run --html demo-out/report.html --sample 8 --include-text
+printf '\nits page, demo-out/report.html:\n'
+trtb report demo-out/answers.jsonl.run --html demo-out/report.html --sample 8 --include-text --json > demo-out/report.json

@@ -69,7 +69,8 @@ def report(
         int, typer.Option(min=0, help="Seed of --sample; the same one chooses the same requests.")
     ] = 0,
     cost_per_hour: Annotated[
-        float | None, typer.Option(min=0, help="Price of an hour of all that the run uses, for the page.")
+        float | None,
+        typer.Option(min=0, max=1e9, help="Price of an hour of all that the run uses, for the page."),
     ] = None,
     min_agreement: Annotated[
         float | None,
@@ -198,21 +199,19 @@ def show_report(found: RunReport) -> None:
     """Print a report as people read it."""
     from trtb.runner.reporting.diagnosis import describe
     from trtb.runner.wording import counted
-    from trtb.tools.console import duration
 
     put(f"{found.output}: {found.state}, engine {found.engine} ({found.engine_id[:12]})")
     put(
         f"requests   {found.total} = {found.completed} completed + {found.failed} failed"
         + (f" + {found.remaining} to do" if found.remaining else "")
         + (f"; {found.resumed} were there from before" if found.resumed else "")
-        + (f"; stopped: {found.canary.why}" if found.canary and found.canary.why else "")
+        + (f"; stopped: {found.canary.why}" if found.canary and found.canary.why and found.remaining else "")
     )
     put(f"tokens     {found.prompt_tokens} in, {found.completion_tokens} out")
-    put(
-        f"speed      {found.output_tokens_per_s:.1f} output tokens/s, "
-        f"{found.requests_per_s:.2f} completed requests/s over {duration(found.duration_s)}, "
-        f"up to {found.max_in_flight} of {found.concurrency} in flight"
-    )
+    if found.completed and not found.duration_s:
+        put("speed      nothing was left to compute")
+    else:
+        _show_speed(found)
     for name, times in (("latency", found.request_latency), ("ttft", found.ttft)):
         if times.p50_ms is not None and times.p90_ms is not None and times.p99_ms is not None:
             put(
@@ -244,6 +243,16 @@ def show_report(found: RunReport) -> None:
             put(f"{'' if line.startswith(' ') else 'bottleneck':<10} {line}")
     for warning in found.warnings:
         put(f"warning    {warning}")
+
+
+def _show_speed(found: RunReport) -> None:
+    from trtb.tools.console import duration
+
+    put(
+        f"speed      {found.output_tokens_per_s:.1f} output tokens/s, "
+        f"{found.requests_per_s:.2f} completed requests/s over {duration(found.duration_s)}, "
+        f"up to {found.max_in_flight} of {found.concurrency} in flight"
+    )
 
 
 def _describe_cache(found: RunReport) -> str:

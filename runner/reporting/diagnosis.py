@@ -135,7 +135,7 @@ def _cause(sample: Sample, facts: SessionFacts, peak: int) -> Kind | _Unclear:
     if sample.in_flight < FULL * sample.bound:
         if sample.waiting < 0.5:
             return _Unclear("places stood free, and the client was neither busy nor at the end of the file")
-        if evidence.held_fraction(sample, 0.0) >= KV_FULL:
+        if evidence.held_fraction(sample, 0.0) >= KV_FULL or evidence.is_short_of_blocks(sample):
             return "kv_pool"
         return _Unclear(
             "requests waited with places and KV blocks free: for a shared prefix, the canary, or a server "

@@ -53,6 +53,13 @@ def held_fraction(sample: Sample, unknown: float) -> float:
     return sample.blocks_held / sample.num_blocks
 
 
+def is_short_of_blocks(sample: Sample) -> bool:
+    """Say whether the pool has no room for one more request like those in flight."""
+    if sample.blocks_held is None or not sample.num_blocks or not sample.in_flight:
+        return False
+    return sample.num_blocks - sample.blocks_held <= sample.blocks_held / sample.in_flight
+
+
 def of_client(samples: Sequence[Sample], facts: SessionFacts) -> list[str]:
     """Return what shows that the client is at its limit."""
     busy = mean(samples, lambda each: each.loop_busy_s / each.span_s) or 0.0

@@ -15,13 +15,13 @@ from trtb.runner.source import Source
 def make_renderer(options: RunOptions, pool: int | None) -> PromptRenderer:
     """Return the renderer of an engine's prompts; `pool` is its KV blocks, None where that is not known."""
     manifest = options.manifest
-    max_seq_len = manifest.limits.max_seq_len
-    if pool is not None:
-        # one block stays free in the engine for the token that a step is about to make
-        max_seq_len = min(max_seq_len, (pool - 1) * manifest.limits.tokens_per_block)
+    max_seq_len, bound_by = manifest.limits.max_seq_len, "the engine"
+    # one block stays free in the engine for the token that a step is about to make
+    if pool is not None and (room := (pool - 1) * manifest.limits.tokens_per_block) < max_seq_len:
+        max_seq_len, bound_by = room, f"the server's KV pool of {pool} blocks"
     return PromptRenderer(
         options.engine_dir / "tokenizer",
-        LengthLimits(max_seq_len, options.default_max_tokens),
+        LengthLimits(max_seq_len, options.default_max_tokens, bound_by),
         manifest.model.vocab_size,
         frozenset(manifest.tokens.eos),
     )

@@ -65,7 +65,7 @@ def trtb_calls(line: str) -> Iterator[list[str]]:
             call = None
         elif call is not None:
             call.append(token)
-        elif Path(token).name == "trtb":
+        elif Path(token).name == "trtb" and "=" not in token:  # not the folder of that name
             call = []
     if call is not None:
         yield call

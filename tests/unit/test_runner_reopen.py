@@ -83,6 +83,14 @@ def test_a_retry_that_was_killed_goes_on(options):
     assert done(options) == [1, 4]
 
 
+def test_a_run_that_was_stopped_keeps_its_canary(options):
+    folder = RunFolder(options.output)
+    record = folder.read()
+    record.state = "interrupted"
+    folder.write(record)
+    assert again(options)[0] == options
+
+
 def test_where_there_is_no_run_that_is_said(tmp_path):
     with pytest.raises(ConfigError, match="no run; expected"):
         again(fake_options(tmp_path))

@@ -163,3 +163,12 @@ def test_people_read_the_two_greatest_causes_with_what_to_change():
     assert [line.split(",")[0] for line in lines[::2]] == ["the engine", "start-up"]
     assert all(line.startswith("  to change: ") for line in lines[1::2])
     assert len(lines) == 4
+
+
+def test_a_pool_that_holds_one_request_of_large_ones_is_the_limit():
+    """Half of it is held, and no other like the one in flight fits beside it."""
+    held = sample(in_flight=1.0, max_in_flight=1, waiting=11.0, blocks_held=5.0, num_blocks=9)
+    roomy = sample(in_flight=1.0, max_in_flight=1, waiting=11.0, blocks_held=5.0, num_blocks=90)
+
+    assert [each.kind for each in diagnose(facts(), [held] * 5).bottlenecks] == ["kv_pool"]
+    assert diagnose(facts(), [roomy] * 5).bottlenecks == []

@@ -146,7 +146,8 @@ def _facts(view: RunView) -> list[tuple[str, str | list[str]]]:
         ("time at work", _spans(figures)),
         ("in flight", f"{peak}, with a bound of {shown_count(report.concurrency)}"),
     ]
-    if figures.spans and report.state == "finished":  # else the last requests have not ended
+    is_told = report.diagnosis is not None  # by its own measure, which is finer
+    if figures.spans and report.state == "finished" and not is_told:  # else the last have not ended
         rows.append(("long tail", _tail(figures)))
     if figures.num_superseded:
         rows.append(("replaced", f"{counted(figures.num_superseded, 'failure')}, by trtb retry"))
