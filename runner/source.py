@@ -200,9 +200,9 @@ class Source:
         if self._file is not None:
             self._file.close()
 
-    def parse(self, raw: RawLine) -> ParsedLine:
-        """Return the request on a line, or its faults."""
-        return parse_line(raw, self._parser, self._max_line_bytes)
+    def parse(self, raw: RawLine) -> Request | Refused:
+        """Return the request on a line, or the failure that it is whatever answers it."""
+        return request_or_refusal(parse_line(raw, self._parser, self._max_line_bytes), self._duplicates)
 
     def prepare(self, raw: RawLine) -> Item | Refused:
         """Return a line ready to send, or as the failure that it is."""
@@ -212,7 +212,7 @@ class Source:
         return prepared
 
     def _prepare(self, raw: RawLine) -> Item | Refused:
-        request = request_or_refusal(self.parse(raw), self._duplicates)
+        request = self.parse(raw)
         if isinstance(request, Refused):
             return request
         try:

@@ -20,8 +20,7 @@ from trtb.runner.request import ChatRequest, Request
 from trtb.runner.request_digest import digest, is_deterministic
 from trtb.runner.scheduling.schedule import CHARS_PER_TOKEN, Look
 from trtb.runner.scheduling.schedule_equal import EqualRequests
-from trtb.runner.schema import Valid
-from trtb.runner.source import LinePlace, Source
+from trtb.runner.source import LinePlace, Refused, Source
 
 BEGINNING_BYTES: Final = 160  # some 64 tokens, the least that is worth sharing
 MAX_BEGINNINGS: Final = 1 << 15
@@ -113,10 +112,9 @@ class Survey:
                 _beginning_of_plain(plain), raw.num_bytes, body.max_completion_tokens or body.max_tokens
             )
             return
-        parsed = self._source.parse(raw)
-        if not isinstance(parsed, Valid):
+        request = self._source.parse(raw)
+        if isinstance(request, Refused):  # its custom_id may be an earlier line's
             return
-        request = parsed.request
         self._count(beginning(request), raw.num_bytes, request.sampling.max_tokens)
         if self._finder and is_deterministic(request):
             self._finder.add(digest(request))
@@ -130,10 +128,10 @@ class Survey:
 
     def _digests(self) -> Iterator[tuple[int, str]]:
         for raw in self._source.lines():
-            parsed = self._source.parse(raw)
-            if isinstance(parsed, Valid) and is_deterministic(parsed.request):
+            request = self._source.parse(raw)
+            if not isinstance(request, Refused) and is_deterministic(request):
                 self._last = raw
-                yield raw.number, digest(parsed.request)
+                yield raw.number, digest(request)
 
 
 def beginning(request: Request) -> bytes:

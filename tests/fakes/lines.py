@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,10 +76,13 @@ class LetterRenderer:
         return wanted
 
 
-def fake_renderer_source(path: Path) -> Source:
-    """Return the real source of a file, with that renderer."""
+def fake_renderer_source(path: Path, *, duplicates: Iterable[int] = ()) -> Source:
+    """Return the real source of a file, with that renderer; `duplicates` have an earlier line's custom_id."""
+    repeated = LineSet()
+    for line in duplicates:
+        repeated.add(line)
     return Source(
         path, parser=LineParser(None, strict_params=False), renderer=LetterRenderer(),  # type: ignore[arg-type]
-        done=LineSet(), duplicates=LineSet(), limit=None, max_line_bytes=1 << 20, tokens_per_block=2,
+        done=LineSet(), duplicates=repeated, limit=None, max_line_bytes=1 << 20, tokens_per_block=2,
         max_blocks=None, seed_base="",
     )  # fmt: skip

@@ -28,7 +28,7 @@ def request(name: str, text: str = TEXT, **body: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def planned(
-    folder: Path, lines: list[str], order: str = "input", **fields: Any
+    folder: Path, lines: list[str], order: str = "input", duplicates: tuple[int, ...] = (), **fields: Any
 ) -> Iterator[tuple[Planner, list[Refused]]]:
     """Plan a file of these lines; yields the planner and the lines that it found cannot be sent."""
     path = folder / "in.jsonl"
@@ -36,7 +36,8 @@ def planned(
     refused: list[Refused] = []
     options = {"is_dedup": True, "queue_size": 16, "concurrency": 4, "default_max_tokens": 4,
                "tokens_per_block": 2, "folder": folder / "run", **fields}  # fmt: skip
-    planner = Planner(PlanOptions(order=order, **options), fake_renderer_source(path), refused.append)  # type: ignore[arg-type]
+    source = fake_renderer_source(path, duplicates=duplicates)
+    planner = Planner(PlanOptions(order=order, **options), source, refused.append)  # type: ignore[arg-type]
     with contextlib.closing(planner):
         for _ in planner.steps():
             pass

@@ -63,6 +63,19 @@ def test_where_counting_shows_that_little_is_shared_refused_lines_are_told_once(
     assert sorted(found.answers) == list(range(1, 7))
 
 
+@pytest.mark.parametrize("order", ["input", "prefix", "length"])
+def test_a_line_with_an_earlier_ones_custom_id_fails_though_it_is_equal(order, tmp_path):
+    same = request("c-1", SYSTEM, max_tokens=4, temperature=0)
+    lines = dumped(same, same, {**same, "custom_id": "c-3"})
+    with planned(tmp_path, lines, order, duplicates=(2,)) as (planner, refused):
+        server = FakeServer(lambda _: Answers(2))
+        found = run(planner, server)
+    assert [each.line for each in refused] + found.refused == [2]
+    assert sorted(found.answers) == [1]
+    assert [each.line for each in found.reused] == [3]
+    assert sum("-prefix" not in each.request_id for each in server.sent) == 1
+
+
 def test_the_plan_is_told_in_a_sentence(tmp_path):
     with planned(tmp_path, sharing(4, 4), "length", is_dedup=False) as (planner, _):
         assert planner.describe() == "order length (asked for)"
