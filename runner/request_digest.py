@@ -19,16 +19,17 @@ def is_deterministic(request: Request) -> bool:
 
 
 def canonical(request: Request) -> bytes:
-    """Return all that decides a request's answer, as JSON with sorted keys.
+    """Return all that decides a request's answer, as JSON.
 
-    The model's name is left out, since every accepted name means the one engine.
+    Keys keep their order: a chat template writes tools and contents into the prompt as they were given. The
+    model's name is left out, since every accepted name means the one engine.
     """
     content: tuple[object, ...]
     if isinstance(request, ChatRequest):
         content = (request.messages, request.tools, request.template_kwargs, request.continue_final_message)
     else:
         content = (request.prompts,)
-    return orjson.dumps((*content, request.sampling), option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps((*content, request.sampling))
 
 
 def digest(request: Request) -> str:

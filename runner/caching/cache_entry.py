@@ -17,6 +17,7 @@ import xxhash
 from trtb.runner.answer import Choice
 
 MIN_COMPRESSED_BYTES: Final = 256
+MAX_INFLATED_BYTES: Final = 64 << 20  # a few bytes of a forged copy may stand for gigabytes
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
 
 
@@ -30,6 +31,7 @@ class CachedAnswer:
     finish_reason: Literal["stop", "length", "tool_calls"]
     created_s: int  # the "created" of the answers, since the epoch
     cached_tokens: int | None = None  # of the prompts, when they were computed; None where not told
+    is_exact: bool | None = None  # whatever else was in flight, it is this one; None: the server did not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def checksum_of(key: bytes, stored_s: int, value: bytes) -> bytes:
 def encode(answer: CachedAnswer) -> bytes:
     """Return an answer as a value."""
     data = _encode(answer)
-    if len(data) >= MIN_COMPRESSED_BYTES:
+    if MIN_COMPRESSED_BYTES <= len(data) <= MAX_INFLATED_BYTES:  # what is larger has no room as it stands
         packed = zlib.compress(data, 1)
         if len(packed) < len(data):
             return _DEFLATED + packed
@@ -71,7 +73,12 @@ def encode(answer: CachedAnswer) -> bytes:
 def decode(value: bytes) -> CachedAnswer | None:
     """Return the answer in a value; None where it is none of this version's."""
     try:
-        data = zlib.decompress(value[1:]) if value[:1] == _DEFLATED else value[1:]
-        return _decode(data)
-    except (zlib.error, msgspec.DecodeError):
+        return _decode(_inflate(value[1:]) if value[:1] == _DEFLATED else value[1:])
+    except (zlib.error, msgspec.DecodeError, RecursionError):
         return None
+
+
+def _inflate(packed: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    data = inflater.decompress(packed, MAX_INFLATED_BYTES)
+    return data if inflater.eof else b""  # cut, or too large

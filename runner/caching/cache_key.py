@@ -23,7 +23,7 @@ from trtb.runner.request import Request
 from trtb.runner.request_digest import canonical, is_deterministic
 from trtb.runner.source import Item
 
-KEY_VERSION: Final = 1
+KEY_VERSION: Final = 2
 KEY_BYTES: Final = 32
 
 # options that decide which lines are sent, when and where to, but not what is answered
@@ -75,9 +75,11 @@ class KeyMaker:
         if not is_deterministic(request):
             return None
         sampling = request.sampling
-        if sampling.max_tokens is None:
+        is_bounded = sampling.max_tokens is not None  # such a request is refused where it finds no room
+        if not is_bounded:
             request = replace(request, sampling=replace(sampling, max_tokens=self._default_max_tokens))
-        return hashlib.sha256(b"%d\n%b\n%b" % (len(self._base), self._base, _whole(request))).digest()
+        told = b"%d\n%b\n%d%b" % (len(self._base), self._base, is_bounded, _whole(request))
+        return hashlib.sha256(told).digest()
 
     def is_lasting(self, item: Item, answer: Answer) -> bool:
         """Say whether an answer is the same on any server of the engine, whatever room it has."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import binascii
 import gzip
+import re
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +31,10 @@ FORMAT: Final = "trtb result cache"
 SCHEMA_VERSION: Final = 1
 ENTRIES_PER_GROUP: Final = 200
 MAX_LINE_BYTES: Final = 64 << 20
+MAX_CLOCK_LEAD_S: Final = 24 * 3600  # of the machine that made a copy
+BEFORE_ALL: Final = (-(1 << 63), -1)
+ENTRY_KEYS: Final = frozenset({"key", "engine_id", "stored_s", "used_s", "checksum", "value"})
+_ENGINE_ID = re.compile("[0-9a-f]{64}")
 
 
 class CacheCopyError(InputFileError):
@@ -58,7 +64,7 @@ def export_cache(database: CacheDatabase, path: Path) -> int:
     num_entries = 0
     with files.open_atomic(path) as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
         packed.write(_line({"format": FORMAT, "schema_version": SCHEMA_VERSION}))
-        after = (-1, -1)
+        after = BEFORE_ALL
         while group := database.entries(after, ENTRIES_PER_GROUP):
             for number, entry in group:
                 after = (entry.used_s, number)
@@ -82,8 +88,9 @@ def import_cache(database: CacheDatabase, path: Path) -> ImportFigures:
     figures = ImportFigures()
     written = WriteFigures(num_evicted=database.fit())
     group: list[Entry] = []
+    now_s = int(time.time())
     for value in _entries_of(path):
-        entry = _from_json(value)
+        entry = _from_json(value, now_s)
         if entry is None:
             figures.num_refused += 1
             continue
@@ -121,8 +128,9 @@ def _entries_of(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError as exc:
         raise InputNotFoundError(f"{path}: not found; expected a copy made by: trtb cache export") from exc
     except (OSError, EOFError, zlib.error) as exc:
+        reason = getattr(exc, "strerror", None) or exc
         raise CacheCopyError(
-            f"{path}: {exc}; expected a whole copy made by: trtb cache export", "make it again"
+            f"{path}: {reason}; expected a whole copy made by: trtb cache export", "make it again"
         ) from exc
 
 
@@ -150,7 +158,7 @@ def _checked(path: Path, lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, 
         )
     num_entries = 0
     for value in lines:
-        if "num_entries" in value:
+        if value.keys() == {"num_entries"}:
             # read to the very end, where gzip's own checksum stands
             if value["num_entries"] == num_entries and next(lines, None) is None:
                 return
@@ -174,21 +182,27 @@ def _to_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _from_json(value: dict[str, Any]) -> Entry | None:
-    """Return an entry; None where it is not one, or not as it was stored."""
+def _from_json(value: dict[str, Any], now_s: int) -> Entry | None:
+    """Return an entry; None where it is not one, not as it was stored, or of the future."""
+    if value.keys() != ENTRY_KEYS:
+        return None
+    times = (value["stored_s"], value["used_s"])
+    if not all(type(time_s) is int and 0 <= time_s <= now_s + MAX_CLOCK_LEAD_S for time_s in times):
+        return None
     try:
         entry = Entry(
             key=bytes.fromhex(value["key"]),
-            engine_id=str(value["engine_id"]),
+            engine_id=value["engine_id"],
             value=binascii.a2b_base64(value["value"]),
             checksum=bytes.fromhex(value["checksum"]),
-            stored_s=int(value["stored_s"]),
-            used_s=int(value["used_s"]),
+            stored_s=value["stored_s"],
+            used_s=min(value["used_s"], now_s),
         )
-    except (KeyError, TypeError, ValueError):
+        is_named = _ENGINE_ID.fullmatch(entry.engine_id) is not None
+    except (TypeError, ValueError):
         return None
     is_whole = len(entry.key) == KEY_BYTES and entry.is_sound and decode(entry.value) is not None
-    return entry if is_whole else None
+    return entry if is_named and is_whole else None
 
 
 def _line(value: dict[str, Any]) -> bytes:

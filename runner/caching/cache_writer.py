@@ -45,7 +45,7 @@ def store(
     while parts:
         try:
             num_stored = _store_part(database, parts[0], figures, keeps_known=keeps_known)
-        except CacheError:
+        except Exception:
             figures.num_not_stored += sum(map(len, parts))
             raise
         figures.num_stored += num_stored
@@ -124,6 +124,14 @@ class CacheWriter:
         self._thread.join()
 
     def _loop(self) -> None:
+        with contextlib.ExitStack() as stack:
+            try:
+                self._store_groups(stack)
+            except Exception as exc:  # noqa: BLE001 (a thread that just ends says nothing of it)
+                self._give_up(CacheError(f"writing failed: {type(exc).__name__}: {exc}"))
+
+    def _store_groups(self, stack: contextlib.ExitStack) -> None:
+        """Store what comes until it is closed; the database is closed by `stack`."""
         database: CacheDatabase | None = None
         is_closing = False
         while not is_closing:
@@ -133,11 +141,10 @@ class CacheWriter:
             try:
                 if database is None:
                     database = self._open(len(entries))
+                    stack.callback(database.close)
                 self._store(database, entries)
             except CacheError as exc:
                 self._give_up(exc)
-        if database is not None:
-            database.close()
 
     def _open(self, num_entries: int) -> CacheDatabase:
         with contextlib.ExitStack() as stack:

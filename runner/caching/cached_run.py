@@ -11,6 +11,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 
 from trtb.runner.answer import Answer
@@ -51,7 +52,9 @@ class CachedRun:
         self._line_keys = LineKeys(paths.folder)
         self._cache = cache or ResultCache(config_of(options), options.manifest.engine_id)
         self._look_up_s = 0.0
+        self._num_inexact = 0
         self.is_interrupted = False
+        self.exactness: set[bool | None] = set()  # what is known of the answers that were there
 
     def look_up(self, done: LineSet, invalid: LineSet, record: Callable[[ResultRow], None]) -> None:
         """End what the cache answers or what is no request, and add it to `done`; a signal ends it early.
@@ -87,11 +90,11 @@ class CachedRun:
         figures = self._cache.figures
         log.info("the result cache answers %d of %d", figures.num_hits, figures.num_hits + figures.num_misses)
 
-    def keep(self, item: Item, answer: Answer) -> None:
-        """Let later runs have an answer of the engine."""
+    def keep(self, item: Item, answer: Answer, *, is_exact: bool | None) -> None:
+        """Let later runs have an answer of the engine, and know whether it depends on company."""
         key = self._line_keys.get(item.line)
         if key is not None and self._keys.is_lasting(item, answer):
-            self._cache.keep(key, self._rows.to_keep(item, answer))
+            self._cache.keep(key, replace(self._rows.to_keep(item, answer), is_exact=is_exact))
 
     def close(self) -> None:
         """Store what waits."""
@@ -113,6 +116,7 @@ class CachedRun:
         figures = self._cache.figures
         return CacheReport(
             hits=figures.num_hits,
+            inexact_hits=self._num_inexact,
             misses=figures.num_misses,
             expired=figures.num_expired,
             corrupted=figures.num_corrupted,
@@ -133,6 +137,8 @@ class CachedRun:
                 is_chat = isinstance(request, ChatRequest)
                 record(self._rows.cached(request.line, request.custom_id, answer, is_chat=is_chat))
                 done.add(request.line)
+                self.exactness.add(answer.is_exact)
+                self._num_inexact += answer.is_exact is False
 
     def _note(self, line: int, key: bytes) -> None:
         try:

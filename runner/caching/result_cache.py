@@ -194,5 +194,15 @@ class ResultCache:
 
 
 def remove_damaged() -> None:
-    """Remove the damaged database that was set aside, if there is one."""
-    (cache_folder() / DAMAGED_NAME).unlink(missing_ok=True)
+    """Remove the damaged database that was set aside, if there is one.
+
+    Raises:
+        CacheError: It cannot be removed, or what should be the cache's folder is none.
+    """
+    folder = cache_folder()
+    try:
+        (folder / DAMAGED_NAME).unlink(missing_ok=True)
+    except OSError as exc:
+        raise CacheError(
+            f"{folder}: {exc.strerror or exc}; expected a folder that can be written", "see what lies there"
+        ) from exc

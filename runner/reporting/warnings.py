@@ -24,9 +24,14 @@ def cut_answers(num_cut: int, num_completed: int) -> Iterator[str]:
         )
 
 
-def company(is_exact: bool | None) -> Iterator[str]:
-    """Warn of answers that may depend on what else was in flight."""
-    if is_exact is False:
+def company(is_exact: bool | None, num_inexact_hits: int) -> Iterator[str]:
+    """Warn of answers that may depend on what else was in flight, now or when the cache took them."""
+    if num_inexact_hits:
+        yield (
+            f"{counted(num_inexact_hits, 'answer')} of the result cache may depend on what else was in flight"
+            " when computed (--no-cache: computed now; where answers are exact: trtb serve --deterministic)"
+        )
+    elif is_exact is False:
         yield (
             "greedy and seeded answers may depend on what else was in flight: this engine computes in low "
             "precision (--deterministic: in f32, more slowly)"

@@ -17,6 +17,7 @@ from trtb.runner.caching.cache_key import DECIDE_NOTHING, KeyMaker
 from trtb.runner.guiding.guides import Guide
 from trtb.runner.options import RunOptions
 from trtb.runner.request import ChatRequest, CompletionRequest, SamplingParams
+from trtb.runner.request_digest import digest
 from trtb.runner.source import Prompt
 
 VERSIONS = {"trtb": "1", "transformers": "5", "python": "3.11.7"}
@@ -78,8 +79,30 @@ def test_an_answer_that_may_be_another_each_time_has_no_key():
 
 def test_a_request_without_a_bound_has_the_runs_own():
     unbounded = changed(max_tokens=None)
-    assert key(unbounded, default_max_tokens=5) == key(CHAT) == key(CHAT, default_max_tokens=9)
-    assert key(unbounded, default_max_tokens=6) != key(CHAT)
+    assert key(unbounded, default_max_tokens=5) != key(unbounded, default_max_tokens=6)
+    assert key(CHAT) == key(CHAT, default_max_tokens=9)
+
+
+def test_a_bound_that_is_named_makes_another_key_than_the_runs_own():
+    """Where there is no room for it, a request that names its bound fails, and another one is cut."""
+    assert key(changed(max_tokens=None), default_max_tokens=5) != key(CHAT)
+
+
+ONE, OTHER = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: {"tools": [{"type": "function", "function": value}]},
+        lambda value: {"template_kwargs": value},
+        lambda value: {"messages": [{"role": "user", "content": "Hi", "more": value}]},
+    ],
+)
+def test_what_a_template_renders_in_another_order_is_another_request(change):
+    one, other = (replace(CHAT, **change(value)) for value in (ONE, OTHER))
+    assert key(one) != key(other)
+    assert digest(one) != digest(other)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fakes.cached import CAPACITY_BYTES, NOW, answer, cache_in, entry, keep_all, key
 
+from trtb.runner.answer import Choice
 from trtb.runner.caching.cache_database import CacheDatabase
+from trtb.runner.caching.cache_entry import CachedAnswer, checksum_of, encode
 from trtb.runner.caching.cache_transfer import CacheCopyError, ImportFigures, export_cache, import_cache
 from trtb.runner.errors import InputNotFoundError
 
@@ -79,6 +83,8 @@ def test_what_is_used_the_longest_ago_is_left_out_where_the_capacity_is_small(tm
     [
         ("key", "00" * 32), ("key", "zz"), ("key", None), ("value", "AAAA"), ("value", 7),
         ("stored_s", NOW + 1), ("checksum", "00"), ("stored_s", "x"),
+        ("used_s", -5), ("used_s", 10**30), ("used_s", 1.5e308), ("used_s", 2**63 - 1), ("used_s", True),
+        ("engine_id", "\x1b[2J"), ("engine_id", 7), ("num_entries", 0), ("more", 1),
     ],
 )  # fmt: skip
 def test_an_entry_that_is_not_as_it_was_stored_is_refused_alone(tmp_path, copy, name, value):
@@ -86,6 +92,38 @@ def test_an_entry_that_is_not_as_it_was_stored_is_refused_alone(tmp_path, copy, 
     lines[2][name] = value
     write(copy, lines)
     assert import_into(tmp_path / "to", copy) == ImportFigures(num_taken=4, num_refused=1)
+
+
+def test_an_entry_that_would_fill_the_memory_is_refused(tmp_path, copy, monkeypatch):
+    value = encode(CachedAnswer([Choice("x" * 9000, "stop", 3)], 5, 3, "stop", NOW))
+    lines = lines_of(copy)
+    lines[2]["value"] = base64.b64encode(value).decode()
+    lines[2]["checksum"] = checksum_of(bytes.fromhex(str(lines[2]["key"])), NOW, value).hex()
+    write(copy, lines)
+    assert import_into(tmp_path / "large", copy) == ImportFigures(num_taken=5)
+    monkeypatch.setattr("trtb.runner.caching.cache_entry.MAX_INFLATED_BYTES", 9000)
+    assert import_into(tmp_path / "to", copy) == ImportFigures(num_taken=4, num_refused=1)
+
+
+def test_a_use_that_is_still_to_come_counts_as_one_of_now(tmp_path, copy):
+    lines = lines_of(copy)
+    lines[2]["used_s"] = soon = int(time.time()) + 3600
+    write(copy, lines)
+    assert import_into(tmp_path / "to", copy) == ImportFigures(num_taken=5)
+    with closing(CacheDatabase(tmp_path / "to", CAPACITY_BYTES)) as database:
+        assert database.remove_where(engine_id=None, used_before_s=soon) == 5
+
+
+def test_an_entry_of_any_time_is_exported(tmp_path):
+    keep_all(tmp_path / "from", 2)
+    with closing(CacheDatabase(tmp_path / "from", CAPACITY_BYTES)) as database:
+        database.file.query("UPDATE entries SET used_s = -5 WHERE id = 2")
+    assert export(tmp_path / "from", tmp_path / "copy.gz") == 2
+
+
+def test_a_folder_is_no_copy(tmp_path):
+    with pytest.raises(CacheCopyError, match="Is a directory; expected a whole copy"):
+        import_into(tmp_path / "to", tmp_path)
 
 
 def test_a_damaged_entry_is_not_exported_and_gives_way_to_a_sound_one(tmp_path, copy):

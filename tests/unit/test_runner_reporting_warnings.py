@@ -19,7 +19,13 @@ def test_cut_answers_are_told_with_their_share():
 
 @pytest.mark.parametrize(("is_exact", "count"), [(False, 1), (True, 0), (None, 0)])
 def test_only_answers_that_are_known_to_depend_on_company_are_warned_of(is_exact, count):
-    assert len(list(warnings.company(is_exact))) == count
+    assert len(list(warnings.company(is_exact, 0))) == count
+
+
+def test_answers_of_the_cache_that_may_depend_on_company_are_told():
+    (text,) = warnings.company(False, 12)
+    assert text.startswith("12 answers of the result cache may depend on what else was in flight")
+    assert "--no-cache" in text
 
 
 def test_places_that_were_never_used_are_told_with_their_cause():

@@ -195,6 +195,39 @@ def test_trouble_of_the_writer_is_a_warning(tmp_path):
     assert (cache.figures.num_stored, cache.figures.num_not_stored) == (0, 3)
 
 
+def test_what_nobody_foresaw_in_the_writer_is_told_and_ends_no_run_early(tmp_path, monkeypatch):
+    def put(*_args: object, **_kwargs: object) -> int:
+        raise OverflowError("too large to convert")
+
+    monkeypatch.setattr("trtb.runner.caching.cache_database.CacheDatabase.put", put)
+    cache = cache_in(tmp_path)
+    for number in range(3):
+        cache.keep(KEYS[number], answer(number))
+    cache.close()
+    assert cache.figures.warnings == [
+        "the result cache is not used: writing failed: OverflowError: too large to convert"
+    ]
+    assert (cache.figures.num_stored, cache.figures.num_not_stored) == (0, 3)
+
+
+def test_a_writer_that_cannot_wait_says_so(tmp_path):
+    writer = CacheWriter(lambda: pytest.fail("nothing to open it for"), 1e12)
+    writer.add(entry(1))
+    writer._thread.join()
+    writer.add(entry(2))
+    writer.close()
+    assert "OverflowError" in str(writer.figures.error)
+    assert writer.figures.num_not_stored == 2
+
+
+def test_a_value_stands_for_no_more_than_it_may(monkeypatch):
+    kept = answer(1, text_bytes=5000)
+    value = encode(kept)
+    monkeypatch.setattr("trtb.runner.caching.cache_entry.MAX_INFLATED_BYTES", 4000)
+    assert decode(value) is None
+    assert decode(encode(kept)) == kept  # not compressed, then
+
+
 def test_more_than_the_disk_takes_is_not_stored_and_not_waited_for(monkeypatch):
     monkeypatch.setattr("trtb.runner.caching.cache_writer.MAX_WAITING_BYTES", 100)
     writer = CacheWriter(lambda: pytest.fail("nothing to open it for"), 0)
