@@ -12,6 +12,7 @@ import glob
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,8 @@ from trtb.build.errors import ConfigError
 
 CHUNK_BYTES = 1 << 20
 LOCK_POLL_S = 0.02
+KEPT_FOLDERS = ("engines", "models", "toolchains")  # of TRTB_HOME: what only their own commands write
+CACHE_FOLDER = "cache"  # the files of the result cache lie in it; folders in it are of commands at work
 
 
 def trtb_home() -> Path:
@@ -89,6 +92,27 @@ def write_atomic(path: Path, data: bytes) -> None:
     """Write a small file; it is durable when this returns."""
     with open_atomic(path) as file:
         file.write(data)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse a place that a file of the user's must not take: a file is renamed over whatever is there.
+
+    A link is none either, though it may lead to a file: /dev/stdout would be a file from then on.
+
+    Raises:
+        ConfigError: There is something that is no regular file, or a file that TRTB_HOME keeps.
+    """
+    hint = "name another file"
+    with contextlib.suppress(OSError):  # not there, or cannot be: whoever writes tells of it
+        if not stat.S_ISREG(path.lstat().st_mode):
+            what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "no regular file"
+            raise ConfigError(f"{path}: is {what}; expected a file that can be written", hint)
+    home, target = trtb_home(), path.resolve()
+    is_kept = any(target.is_relative_to(home / name) for name in KEPT_FOLDERS)
+    if is_kept or target.parent == home / CACHE_FOLDER:
+        raise ConfigError(
+            f"{path}: in a folder of TRTB_HOME that only trtb writes; expected a file elsewhere", hint
+        )
 
 
 def sync_rename(staged: Path, target: Path) -> None:

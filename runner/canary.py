@@ -37,6 +37,7 @@ SYSTEM_CODES: Final = frozenset(
 )
 MIN_WINDOW: Final = 20
 MIN_TOLERATED: Final = 10  # failures that a window allows: fewer would let chance stop a long run
+MAX_WINDOW: Final = 10**9  # requests: no file has more
 MAX_SAMPLE_CHARS: Final = 200
 
 
@@ -85,7 +86,8 @@ class Canary:
         """Return of how many requests, the last ones that ended, the failure rate is; None without one."""
         if self.max_failure_rate is None:
             return None
-        wanted = math.ceil(MIN_TOLERATED / self.max_failure_rate) if self.max_failure_rate else 0
+        rate = self.max_failure_rate
+        wanted = math.ceil(min(MIN_TOLERATED / rate, MAX_WINDOW)) if rate else 0
         return max(MIN_WINDOW, self.size, wanted)
 
     def may_send(self, line: int) -> bool:
@@ -147,6 +149,8 @@ class Canary:
         """Return what is wrong with the first lines."""
         rate = self.max_failure_rate
         allowed = self.size - 1 if rate is None else rate * self.size
+        if rate and self.size > 1:
+            allowed = max(allowed, 1)  # one bad request would stop each resume of a small canary
         if (
             line not in self._lines
             or self._num_first_failed <= allowed

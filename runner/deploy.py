@@ -14,6 +14,7 @@ from trtb.model_repo import contract, render
 from trtb.model_repo.trtllm_parameters import parse_pairs, parse_parameters
 from trtb.runner.endpoint import Endpoint, EndpointConfig
 from trtb.runner.errors import ContractMismatchError
+from trtb.runner.exactness import weakest
 from trtb.runner.launching.devices import Group, parse_groups
 from trtb.runner.launching.fit import Fit, require_fit
 from trtb.runner.launching.kv_options import with_kv_cache
@@ -210,8 +211,7 @@ async def agree(endpoints: list[Endpoint], manifest: EngineManifest) -> Agreemen
         is_reusing &= parameters.get(contract.KV_REUSE_PARAMETER) != "false"
         can_retain &= model.can_retain
         exact.append(_is_exact(parameters, manifest, is_own=endpoint.server is not None))
-    is_exact = False if False in exact else None if None in exact else True
-    return Agreement(min(pools) if pools else None, is_exact, is_reusing, can_retain)
+    return Agreement(min(pools) if pools else None, weakest(exact), is_reusing, can_retain)
 
 
 async def _pool_of(endpoint: Endpoint, parameters: dict[str, str]) -> int | None:

@@ -1,12 +1,15 @@
 """`--follow FILE`: results appended as they become durable, in the order in which they are finished.
 
 The file repeats what the ledger holds; it is the ledger that counts. After a kill its last line may be
-torn: resuming moves the torn part aside, and appends what the ledger has and the file lacks.
+torn: resuming moves the torn part aside, and appends what the ledger has and the file lacks. A line that was
+sent again has a record of each time in the file; the last one is the ledger's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 import orjson
@@ -39,7 +42,9 @@ class FollowFile:
 
 
 def check_free(path: Path) -> None:
-    """Refuse a file that has results of an earlier run in it; a torn line is none.
+    """Refuse a file that has lines which the run did not write; a torn one is none.
+
+    What is in a line does not tell: the results of the same input, engine and settings have the same ids.
 
     Raises:
         LedgerCorruptError: It has.
@@ -49,13 +54,13 @@ def check_free(path: Path) -> None:
     with path.open("rb") as file:
         if file.readline().endswith(b"\n"):
             raise LedgerCorruptError(
-                f"{path}: line 1 is not a result of this run, which begins; expected no line",
+                f"{path}: has lines that this run did not write; expected an empty file, or none",
                 "move the file away, or choose another --follow",
             )
 
 
 def repair(path: Path, ledger_path: Path, answers_id: str) -> None:
-    """Make a followed file whole before a run goes on: every row of the ledger in it exactly once.
+    """Make a followed file whole before a run goes on: every row of the ledger is the last one of its line.
 
     Raises:
         LedgerCorruptError: A line in the middle is not a record of this run; nothing is changed then.
@@ -63,7 +68,8 @@ def repair(path: Path, ledger_path: Path, answers_id: str) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    present, sound_bytes = _read_present(path, answers_id)
+    with contextlib.closing(ledger.connect(ledger_path)) as connection:
+        present, sound_bytes = _read_present(path, answers_id, connection)
     size = path.stat().st_size
     with path.open("r+b") as file:
         if sound_bytes < size:
@@ -78,8 +84,11 @@ def repair(path: Path, ledger_path: Path, answers_id: str) -> None:
         os.fsync(file.fileno())
 
 
-def _read_present(path: Path, answers_id: str) -> tuple[LineSet, int]:
-    """Return the lines that have a record in the file, and the length of its sound part in bytes."""
+def _read_present(path: Path, answers_id: str, connection: sqlite3.Connection) -> tuple[LineSet, int]:
+    """Return the lines whose last record in the file is the ledger's, and how many bytes of it are sound.
+
+    Another record is a failure that was set aside since, or one whose repetition a kill kept from the file.
+    """
     present = LineSet()
     prefix = f"{OUTPUT_ID_PREFIX}{answers_id}-"
     sound = 0
@@ -89,11 +98,15 @@ def _read_present(path: Path, answers_id: str) -> tuple[LineSet, int]:
                 break  # torn by a kill
             try:
                 line = int(orjson.loads(data)["id"].removeprefix(prefix))
-            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                held = connection.execute("SELECT record FROM results WHERE line = ?", (line,)).fetchone()
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as exc:
                 raise LedgerCorruptError(
                     f"{path}: line {number} is not a result of this run; expected one record a line",
                     "move the file away, or choose another --follow",
                 ) from exc
-            present.add(line)
+            if held is not None and held[0] == data[:-1]:
+                present.add(line)
+            else:
+                present.discard(line)
             sound += len(data)
     return present, sound

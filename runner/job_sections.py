@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 _Count = Annotated[int, Field(ge=1)]
+_MAX_MS: Final = 1e11  # three years
 
 
 class Section(BaseModel):
@@ -39,8 +40,8 @@ class Inference(Section):
     deterministic: bool | None = None
     num_kv_blocks: Annotated[int, Field(ge=2)] | None = None
     kv_cache_dtype: Literal["auto", "int8"] | None = None
-    kv_cache_gb: Annotated[float, Field(ge=0.001, allow_inf_nan=False)] | None = None
-    kv_host_cache_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    kv_cache_gb: Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)] | None = None
+    kv_host_cache_gb: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     kv_reuse: bool | None = None
     kv_retention: bool | None = None
     trtllm_parameters: dict[str, str | bool | int | float] | None = None  # by TensorRT-LLM's names
@@ -55,11 +56,11 @@ class Scheduler(Section):
     dedup: bool | None = None
     canary: Annotated[int, Field(ge=0)] | None = None
     max_failure_rate: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    timeout_ms: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    timeout_ms: Annotated[float, Field(ge=1, le=_MAX_MS, allow_inf_nan=False)] | None = None
     retry_times: Annotated[int, Field(ge=0)] | None = None
-    grace_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    server_wait_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    start_timeout_ms: Annotated[float, Field(ge=1000, allow_inf_nan=False)] | None = None
+    grace_ms: Annotated[float, Field(ge=0, le=_MAX_MS, allow_inf_nan=False)] | None = None
+    server_wait_ms: Annotated[float, Field(ge=0, le=_MAX_MS, allow_inf_nan=False)] | None = None
+    start_timeout_ms: Annotated[float, Field(ge=1000, le=_MAX_MS, allow_inf_nan=False)] | None = None
 
 
 class Output(Section):
@@ -74,10 +75,10 @@ class Cache(Section):
     """Answers that are kept between runs."""
 
     enabled: bool | None = None
-    capacity_gb: Annotated[float, Field(ge=0.001, allow_inf_nan=False)] | None = None
+    capacity_gb: Annotated[float, Field(ge=0.001, le=4000, allow_inf_nan=False)] | None = None
     eviction_policy: Literal["lru"] | None = None
-    sync_interval_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    ttl_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    sync_interval_ms: Annotated[float, Field(ge=0, le=3_600_000, allow_inf_nan=False)] | None = None
+    ttl_hours: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
 
 
 class Monitoring(Section):

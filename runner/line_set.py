@@ -22,6 +22,12 @@ class LineSet:
         self._bits[number // 8] |= 1 << number % 8
         self._num_lines += 1
 
+    def discard(self, number: int) -> None:
+        """Take a line number out, if it is in."""
+        if number in self:
+            self._bits[number // 8] &= ~(1 << number % 8)
+            self._num_lines -= 1
+
     def __contains__(self, number: int) -> bool:
         index = number // 8
         return index < len(self._bits) and bool(self._bits[index] >> number % 8 & 1)

@@ -86,6 +86,7 @@ class CacheReport(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     hits: int
+    inexact_hits: int = 0  # of the hits: where they were computed, answers depend on company
     misses: int  # of requests that are greedy or name a seed; others are not looked up
     expired: int  # of the misses: there, but too old
     corrupted: int  # of the misses: there, but not as stored; dropped
@@ -144,7 +145,8 @@ class RunReport(BaseModel):
     concurrency: int
     request_latency: Durations
     ttft: Durations
-    # greedy and seeded answers do not depend on what else was in flight; null: the server did not tell
+    # greedy and seeded answers of the last session do not depend on what else was in flight, where they
+    # were computed; null: a server did not tell
     is_exact: bool | None
     reused: int = 0  # of the completed: answered by an equal request's answer
     cached: int = 0  # of the completed: answered by the result cache
@@ -263,7 +265,7 @@ def _remarks(totals: RunTotals, session: SessionFigures) -> list[str]:
     num_ended = totals.total - session.num_resumed - totals.reused - totals.cached
     return [
         *remarks.cut_answers(totals.finish_reasons.get("length", 0), totals.completed),
-        *remarks.company(session.is_exact),
+        *remarks.company(session.is_exact, session.cache.inexact_hits if session.cache else 0),
         *remarks.unused_places(
             session.max_in_flight,
             session.concurrency,
@@ -292,6 +294,11 @@ def read_report(paths: RunPaths) -> RunReport:
         raise ConfigError(
             f"{paths.folder}: no report; expected the folder of a run that has ended (OUTPUT.run)",
             "give the run's folder, or its output file",
+        ) from exc
+    except OSError as exc:
+        raise ConfigError(
+            f"{paths.report}: {exc.strerror}; expected the report of a run",
+            "move it away: it is made again from the ledger",
         ) from exc
     except ValueError as exc:
         raise ConfigError(f"{paths.report}: not a report of schema version {SCHEMA_VERSION}") from exc

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from trtb.build import files
 from trtb.runner import follow, job_file, ledger, publish, report, run_folder
 from trtb.runner.caching.cached_run import CachedRun
 from trtb.runner.errors import InputRefusedError, RunInterruptedError, TooManyFailuresError
+from trtb.runner.exactness import weakest
 from trtb.runner.line_set import LineSet
 from trtb.runner.metrics import RunTotals
 from trtb.runner.options import Observer, Progress, RunOptions
@@ -41,7 +44,18 @@ def run_batch(options: RunOptions, observer: Observer = lambda _: None) -> RunRe
     folder = RunFolder(options.output)
     if not options.overwrite:
         folder.check_free()
-    return _Run(options, folder, observer).execute()
+    _check_followed(options, folder)
+    with _interruptible():
+        return _Run(options, folder, observer).execute()
+
+
+def _check_followed(options: RunOptions, folder: RunFolder) -> None:
+    """Refuse a followed file with lines that are not of the run; its folder is as it was then."""
+    if options.follow is None:
+        return
+    record = None if options.overwrite else folder.read()
+    if record is None or not record.has_followed(options.follow):
+        follow.check_free(options.follow)
 
 
 class _Run:
@@ -70,7 +84,7 @@ class _Run:
         with _log_to(self._paths.log), self._left_resumable(record):
             done = self._done_lines(record) if is_resumed else LineSet()
             if self._options.follow is not None:
-                self._repair(self._options.follow, record, is_resumed=is_resumed)
+                self._repair(self._options.follow, record)
             figures = self._work(record, done, checked.invalid_lines)
             if record.state == "interrupted":
                 self._leave(record, figures)
@@ -118,6 +132,7 @@ class _Run:
             created_at=now,
             created_s=int(time.time()),
             updated_at=now,
+            followed=[] if options.follow is None else [str(options.follow.resolve())],
         )
 
     def _done_lines(self, record: RunRecord) -> LineSet:
@@ -141,6 +156,7 @@ class _Run:
             self._enter("looking up the result cache")
             with recording(self._paths.ledger, self._options.follow, self._progress) as add:
                 cached_run.look_up(done, invalid, add)
+            figures.is_exact = weakest(cached_run.exactness)
             if len(done) == record.total:
                 return figures
             if cached_run.is_interrupted:
@@ -180,7 +196,7 @@ class _Run:
         figures.num_restarts = session.num_restarts
         figures.duration_s = session.duration_s
         figures.max_in_flight = session.max_in_flight
-        figures.is_exact = session.is_exact
+        figures.is_exact = weakest({session.is_exact, *(cached_run.exactness if cached_run else ())})
         figures.schedule = session.schedule
         figures.admission = session.admission
         figures.diagnosis = session.diagnosis
@@ -191,10 +207,8 @@ class _Run:
         self._progress.enter(phase)
         self._observer(self._progress)
 
-    def _repair(self, path: Path, record: RunRecord, *, is_resumed: bool) -> None:
-        """Make the followed file whole; a new run begins with an empty one."""
-        if not is_resumed:
-            follow.check_free(path)
+    def _repair(self, path: Path, record: RunRecord) -> None:
+        """Make the followed file whole."""
         follow.repair(
             path, self._paths.ledger, answers_id(record.input_sha256, record.engine_id, record.settings)
         )
@@ -256,6 +270,26 @@ class _Run:
         made = report.make_report(record, self._paths, totals, figures, self._warnings, state)
         report.write_report(self._paths, made)
         return made
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the run as SIGINT does, wherever nothing else hears of them.
+
+    Raises:
+        RunInterruptedError: One came.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # no other has signals
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if is_main else None
+    try:
+        yield
+    except KeyboardInterrupt as exc:
+        raise RunInterruptedError(
+            "interrupted; what was answered is on disk", "the same command goes on where this one stopped"
+        ) from exc
+    finally:
+        if is_main:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Final, Literal
 
 import filelock
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trtb.build import files
 from trtb.build.compatibility import OPENVINO_TOOLCHAIN, PYTRITON, installed_versions
 from trtb.runner import ledger
-from trtb.runner.errors import LedgerCorruptError, OutputExistsError, RunLockedError, RunMismatchError
+from trtb.runner.errors import (
+    LedgerCorruptError,
+    LedgerError,
+    OutputExistsError,
+    RunLockedError,
+    RunMismatchError,
+)
 
 SCHEMA_VERSION: Final = 1
 LOCK_FILE = "lock"
@@ -100,6 +106,14 @@ class RunRecord(BaseModel):
     created_s: int  # the same, in seconds since the epoch; every answer's "created"
     updated_at: str
     num_starts: int = 1
+    followed: list[str] = Field(default_factory=list)  # every file that the run's results were appended to
+
+    def has_followed(self, path: Path) -> bool:
+        """Say whether what stands in a file is the run's own."""
+        known = set(map(Path, self.followed))
+        if before := self.job.get("follow"):  # all that a run of an older version tells
+            known.add(Path(str(before)).resolve())
+        return path.resolve() in known
 
     def differences(self, other: RunRecord) -> list[str]:
         """Return what makes the two runs different, one line each."""
@@ -148,6 +162,8 @@ def check_output(input_path: Path, output: Path, follow: Path | None) -> None:
         taken.append((name, path))
     if output.is_dir():
         raise OutputExistsError(f"{output}: is a folder; expected a file", "choose another -o")
+    if output.exists() and not output.is_file():
+        raise OutputExistsError(f"{output}: not a regular file; expected one, or none", "choose another -o")
     if not os.access(_existing_parent(output), os.W_OK):
         raise OutputExistsError(f"{output.parent}: cannot be written; expected a writable folder")
 
@@ -215,12 +231,18 @@ class RunFolder:
         """Return the record, or None where no run was begun here.
 
         Raises:
-            LedgerCorruptError: The record cannot be read.
+            LedgerError: The record cannot be read.
+            LedgerCorruptError: It is no record.
         """
         try:
             return RunRecord.model_validate_json(self.paths.record.read_bytes())
         except FileNotFoundError:
             return None
+        except OSError as exc:
+            raise LedgerError(
+                f"{self.paths.record}: {exc.strerror}; expected a run's record",
+                "give the folder of a run, with a run.json that can be read",
+            ) from exc
         except ValueError as exc:
             raise LedgerCorruptError(
                 f"{self.paths.record}: not a run's record of schema version {SCHEMA_VERSION}",
@@ -272,6 +294,7 @@ class RunFolder:
         found.state = "running"
         found.num_starts += 1
         found.job = wanted.job
+        found.followed = sorted({*found.followed, *wanted.followed})
         self.write(found)
         return found, True
 

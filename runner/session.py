@@ -74,6 +74,7 @@ class Session:
         self.diagnosis: Diagnosis | None = None
         self.canary = Canary(options.canary, options.max_failure_rate)
         self._workers: Workers | None = None
+        self._on_signal: Callable[[], None] = self._interrupt  # what one means now
 
     async def work(self, done: LineSet, duplicates: LineSet) -> None:
         """Answer every line that is not done.
@@ -82,6 +83,14 @@ class Session:
             ServerError: A server did not start, or is lost for good.
             LedgerError: The ledger could not be written.
         """
+        with _signals(self._hear):
+            try:
+                await self._work(done, duplicates)
+            except asyncio.CancelledError:
+                if not self.is_interrupted:
+                    raise
+
+    async def _work(self, done: LineSet, duplicates: LineSet) -> None:
         async with self._servers() as (endpoints, agreed):
             self.observation.servers_up()
             self.is_exact = agreed.is_exact
@@ -136,7 +145,7 @@ class Session:
         record(rows.completed(item, answer))
         self.canary.answered()
         if self._cached_run is not None:
-            self._cached_run.keep(item, answer)
+            self._cached_run.keep(item, answer, is_exact=self.is_exact)
 
     def _failed(
         self, rows: RowMaker, record: Callable[[ResultRow], None], item: Item, error: RequestError
@@ -155,13 +164,22 @@ class Session:
     async def _plan(self, planner: Planner) -> bool:
         """Look at the file and choose the order; False where a signal came meanwhile."""
         self._enter("planning")
-        with _signals(self._interrupt):
-            for _ in planner.steps():
-                await asyncio.sleep(0)
-                if self.is_interrupted:
-                    return False
+        for _ in planner.steps():
+            await asyncio.sleep(0)
+            if self.is_interrupted:
+                return False
         self._enter(planner.describe())
         return True
+
+    def _hear(self) -> None:
+        self._on_signal()
+
+    def _give_up(self, task: asyncio.Task[None] | None) -> None:
+        """End the start of the servers, in which nothing is in flight."""
+        self._on_signal = self._interrupt  # a second one must not end what cleans up
+        self._interrupt()
+        if task is not None:
+            task.cancel()
 
     def _interrupt(self) -> None:
         self.is_interrupted = True
@@ -171,13 +189,20 @@ class Session:
     async def _servers(self) -> AsyncIterator[tuple[list[Endpoint], deploy.Agreement]]:
         """Bring the servers up and agree with them; end our own at the end."""
         options = self._options
+        self._on_signal = partial(self._give_up, asyncio.current_task())
         self._enter("connecting" if options.endpoints else "starting the server")
-        endpoints = deploy.attach(options) if options.endpoints else await deploy.launch(options, self._paths)
+        endpoints: list[Endpoint] = []
         try:
+            endpoints = (
+                deploy.attach(options) if options.endpoints else await deploy.launch(options, self._paths)
+            )
             for endpoint in endpoints:
                 await endpoint.wait_ready()
-            yield endpoints, await deploy.agree(endpoints, options.manifest)
+            agreed = await deploy.agree(endpoints, options.manifest)
+            self._on_signal = self._interrupt
+            yield endpoints, agreed
         finally:
+            self._on_signal = self._interrupt  # the servers are to end, whatever comes
             await asyncio.gather(*(endpoint.close() for endpoint in endpoints))
             shutil.rmtree(self._paths.server_dir, ignore_errors=True)
 
@@ -211,11 +236,12 @@ class Session:
         tasks += [asyncio.ensure_future(endpoint.supervise()) for endpoint in endpoints]
         tasks.append(asyncio.ensure_future(self.observation.run()))
         try:
-            with _signals(lambda: self._on_signal(workers)):
-                finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in finished:
-                    task.result()  # a server that is lost for good ends the run here
+            self._on_signal = partial(self._drain, workers)
+            finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished:
+                task.result()  # a server that is lost for good ends the run here
         finally:
+            self._on_signal = self._interrupt
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -223,7 +249,7 @@ class Session:
             self.max_in_flight = workers.max_in_flight
             await self.observation.finish()
 
-    def _on_signal(self, workers: Workers) -> None:
+    def _drain(self, workers: Workers) -> None:
         """Drain at the first signal, for the grace period; give up at the second."""
         if self.is_interrupted:
             workers.cancel()
@@ -256,13 +282,14 @@ def _settle_memory() -> None:
 
 @contextlib.contextmanager
 def _signals(handler: Callable[[], None]) -> Iterator[None]:
-    """Call `handler` on the loop at SIGINT and SIGTERM."""
+    """Call `handler` on the loop at SIGINT and SIGTERM; afterwards they mean what they did."""
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
         loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in numbers:
+        for number, old in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, old)

@@ -18,6 +18,7 @@ from trtb.runner.admission import Demand
 from trtb.runner.deploy import Agreement
 from trtb.runner.endpoint import Endpoint
 from trtb.runner.engine_request import RequestTerms, engine_request
+from trtb.runner.errors import InputFileError
 from trtb.runner.line_set import LineSet
 from trtb.runner.options import RunOptions
 from trtb.runner.scheduling.prefix_tree import PrefixTree
@@ -26,6 +27,8 @@ from trtb.runner.scheduling.schedule_inputs import make_renderer, make_source
 from trtb.runner.scheduling.schedule_prefixes import Copy
 from trtb.runner.scheduling.schedule_task import Candidate, Task, leader_of
 from trtb.runner.source import Item, LinePlace, Refused, Source
+from trtb.runner.validate import validate_file
+from trtb.runner.wording import counted
 
 RUN_ID: Final = "warm"
 
@@ -64,6 +67,27 @@ class Warmed:
     reused_blocks: int | None
 
 
+def check_requests(options: RunOptions) -> None:
+    """Refuse a file of which nothing can be sent, before a server is asked for anything.
+
+    Raises:
+        InputFileError: The file cannot be read, or none of its lines is a request.
+    """
+    checked = validate_file(
+        options.input_path,
+        model_names=options.model_names,
+        strict_params=options.strict_params,
+        capabilities=options.capabilities(),
+        max_line_bytes=options.max_line_bytes,
+    )
+    if not checked.valid:
+        raise InputFileError(
+            f"{options.input_path}: none of its {counted(checked.total, 'line')} is a request; expected one "
+            "or more",
+            "trtb validate tells why",
+        )
+
+
 def plan_warm_up(options: RunOptions, pool: int | None, top: int | None, folder: Path) -> WarmPlan:
     """Choose a file's most shared prefixes, as many as the pool holds.
 
@@ -74,7 +98,7 @@ def plan_warm_up(options: RunOptions, pool: int | None, top: int | None, folder:
         folder: For files without a name.
 
     Raises:
-        InputFileError: The file cannot be read.
+        InputFileError: The file cannot be read, or the engine has no room for any of its requests.
     """
     plan = WarmPlan()
     renderer = make_renderer(options, pool)
@@ -89,6 +113,12 @@ def plan_warm_up(options: RunOptions, pool: int | None, top: int | None, folder:
         for _ in index.steps(refuse):
             pass
         plan.num_requests, plan.num_prefixes = index.figures.num_lines, index.figures.num_prefixes
+        if not plan.num_requests:
+            raise InputFileError(
+                f"{options.input_path}: none of its {counted(plan.num_refused, 'request')} can be sent; "
+                "expected one that the engine has room for",
+                "see the limits of the engine: trtb engines",
+            )
         places = _places(index)
         chosen = choose_prefixes(index.tree, list(places), None if pool is None else pool - 1, top)
         for node, num_new_blocks in chosen:

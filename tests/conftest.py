@@ -19,6 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 MODEL = "smollm2-135m-instruct"
 ENGINE = "smollm2-135m-instruct-int8_wo"
+OWN_PROCESS = "TRTB_TEST_OWN_PROCESS"  # set in the process of a test that has one of its own
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,30 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     monkeypatch.setenv("TRTB_HOME", str(tmp_path_factory.getbasetemp() / "empty-home"))
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "110")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked so in a process of its own."""
+    if pyfuncitem.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
+        return None
+    environment = {**os.environ, OWN_PROCESS: "1"}
+    if "engine_home" in pyfuncitem.fixturenames:  # it is not built once more
+        environment["TRTB_TEST_HOME"] = str(pyfuncitem._request.getfixturevalue("engine_home"))
+    # not `python -m pytest`, which would find the packages of the checkout twice
+    command = [
+        str(Path(sys.executable).with_name("pytest")),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        pyfuncitem.nodeid,
+    ]
+    done = subprocess.run(
+        command, env=environment, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -31,6 +31,7 @@ def stats(as_json: JsonFlag = False) -> None:
     Example: trtb cache stats
     """
     from trtb.runner.caching.result_cache import cache_folder
+    from trtb.runner.wording import counted
 
     if (database := _open_existing()) is None:
         figures = {
@@ -72,7 +73,7 @@ def stats(as_json: JsonFlag = False) -> None:
             }
         )
         return
-    put(f"{path}: {num_entries} answers, {size(size_bytes)}")
+    put(f"{path}: {counted(num_entries, 'answer')}, {size(size_bytes)}")
     rows = [
         [names.get(engine_id, "not in the store"), engine_id[:12], str(count), size(total)]
         for engine_id, count, total in counts
@@ -87,7 +88,8 @@ def clear(
         str | None, typer.Option(help="Only answers of this engine: NAME, NAME@VERSION, or an engine id.")
     ] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0, help="Only answers last used longer ago than so many hours.")
+        float | None,
+        typer.Option(min=0, max=1_000_000, help="Only answers last used longer ago than so many hours."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -125,11 +127,11 @@ def export(
     Example: trtb cache export cache.jsonl.gz
     """
     from trtb.build.errors import ConfigError
+    from trtb.build.files import check_replaceable
     from trtb.runner.caching.cache_transfer import export_cache
     from trtb.runner.wording import counted
 
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; expected a file", "name a file in it")
+    check_replaceable(path)
     database = _open()
     try:
         num_entries = export_cache(database, path)
@@ -151,7 +153,9 @@ def import_file(
     capacity_gb: Annotated[
         float | None,
         typer.Option(
-            min=0.001, help="Disk that the cache may take, in GB; default: 10, or what it takes now."
+            min=0.001,
+            max=4000,
+            help="Disk that the cache may take, in GB; default: 10, or what it takes now.",
         ),
     ] = None,
     as_json: JsonFlag = False,

@@ -38,12 +38,13 @@ def warm(
 
     from trtb.runner.engine_server import engine_server
     from trtb.runner.options import RunOptions
-    from trtb.runner.warming import plan_warm_up, warm_up
+    from trtb.runner.warming import check_requests, plan_warm_up, warm_up
 
     stored = _stored(engine, endpoint)
     options = RunOptions(
         input_path, input_path, stored.path, stored.manifest, endpoints=(endpoint,), model_aliases=("*",)
     )
+    check_requests(options)
 
     async def work(folder: Path) -> tuple[WarmPlan, Warmed, Agreement]:
         async with engine_server(stored.path, stored.manifest, endpoint, folder, say) as (server, agreed):

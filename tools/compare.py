@@ -24,13 +24,18 @@ def report_comparison(
     """Print what two runs have in common, write the page, and return the exit code.
 
     That is 0, or 1 where less than `min_agreement` of the answers are the same byte by byte.
+
+    Raises:
+        ConfigError: One of them is no run, or the page cannot be written, or not there.
     """
     from trtb.runner.reporting.comparison import compare
+    from trtb.tools.pages.page import check_page, write_page
 
+    if page is not None:
+        check_page(page)
     found = compare(paths_a, paths_b, include_text=include_text)
     if page is not None:
         from trtb.tools.pages.comparison_page import render_comparison
-        from trtb.tools.pages.page import write_page
 
         write_page(page, render_comparison(found))
         say(f"page: {page}")
@@ -52,6 +57,7 @@ def report_comparison(
 
 def show_comparison(found: Comparison) -> None:
     """Print a comparison as people read it."""
+    from trtb.runner.reporting.comparison_differences import value_text
     from trtb.runner.reporting.comparison_verdict import short_id
 
     for name, run in (("A", found.a), ("B", found.b)):
@@ -68,13 +74,11 @@ def show_comparison(found: Comparison) -> None:
     for line in found.verdict:
         put(f"verdict    {line}")
     for held in found.differences:
-        put(f"differs    {held.name}: A {held.a}, B {held.b}")
+        put(f"differs    {held.name}: A {value_text(held.a)}, B {value_text(held.b)}")
     if counts.completed_in_both:
-        from trtb.tools.pages.comparison_page import figure_row
+        from trtb.tools.pages.comparison_page import figure_rows
 
-        put_table(
-            ["figure", "unit", "A", "B", "B / A"], [figure_row(figure) for figure in found.speed.figures]
-        )
+        put_table(["figure", "unit", "A", "B", "B / A"], figure_rows(found.speed.figures))
     for pair in found.most_different:
         put(
             f"unlike     {short_id(pair.custom_id)!r}, lines {pair.line_a} and {pair.line_b}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 
-from trtb.build.errors import TrtbError
+from trtb.build.errors import ConfigError, TrtbError
 
 P = ParamSpec("P")
 
@@ -76,6 +77,7 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         as_json = bool(kwargs.get("as_json"))
         try:
+            _check_finite(kwargs)
             code = function(*args, **kwargs)
         except TrtbError as exc:
             report_error(exc, as_json=as_json)
@@ -97,6 +99,14 @@ def command(function: Callable[P, int | None]) -> Callable[P, None]:
         raise typer.Exit(code or 0)
 
     return wrapper
+
+
+def _check_finite(options: dict[str, Any]) -> None:
+    """Refuse nan and infinity, which an option without bounds takes: nothing is more than nan."""
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag}: {value}; expected a number that is finite")
 
 
 def size(num_bytes: int) -> str:

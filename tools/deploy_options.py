@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+MAX_GB = 1e6  # of memory: more than a machine has, and few enough bytes for any integer
+MAX_SECONDS = 1e8  # three years; a wait of 292 or more is an error of Python's
+
 DeviceIdsOption = Annotated[
     str | None,
     typer.Option(
@@ -18,7 +21,11 @@ LaunchOption = Annotated[
 ]
 StartTimeoutOption = Annotated[
     float | None,
-    typer.Option(min=1, help="Seconds to wait for the engine; default: 300, and more for large engines."),
+    typer.Option(
+        min=1,
+        max=MAX_SECONDS,
+        help="Seconds to wait for the engine; default: 300, and more for large engines.",
+    ),
 ]
 KvCacheDtypeOption = Annotated[
     str,
@@ -30,12 +37,16 @@ NumKvBlocksOption = Annotated[
 ]
 KvCacheGbOption = Annotated[
     float | None,
-    typer.Option(min=0.001, help="The same by its size, in GB: of each GPU; on a CPU counted in f32."),
+    typer.Option(
+        min=0.001, max=MAX_GB, help="The same by its size, in GB: of each GPU; on a CPU counted in f32."
+    ),
 ]
 KvHostCacheGbOption = Annotated[
     float | None,
     typer.Option(
-        min=0, help="Host memory for KV blocks that a GPU has no room for, in GB for each rank; GPU engines."
+        min=0,
+        max=MAX_GB,
+        help="Host memory for KV blocks that a GPU has no room for, in GB for each rank; GPU engines.",
     ),
 ]
 KvReuseOption = Annotated[

@@ -56,7 +56,12 @@ def plan(
     num_gpus: NumGpusOption = 8,
     gpu_hour_cost: Annotated[
         float | None,
-        typer.Option(min=0, help="Price of one GPU for an hour, in any currency.", rich_help_panel=_MACHINE),
+        typer.Option(
+            min=0,
+            max=1e9,
+            help="Price of one GPU for an hour, in any currency.",
+            rich_help_panel=_MACHINE,
+        ),
     ] = None,
     margin: Annotated[
         float,

@@ -89,7 +89,9 @@ def report(
     from trtb.runner.reporting.current_report import current_report
     from trtb.runner.run_folder import RunPaths
 
-    check_runs(runs, min_agreement, of_one_run=(sample, sample_seed, cost_per_hour))
+    price = None if cost_per_hour is None else abs(cost_per_hour)  # -0.0 is not less than 0
+    wanted = Wanted(sample, sample_seed, include_text, price)
+    check_runs(runs, min_agreement, wanted, has_page=html is not None)
     paths = RunPaths(output_of(runs[0]))
     if len(runs) > 1:
         from trtb.tools.compare import report_comparison
@@ -107,13 +109,7 @@ def report(
         found = current_report(paths)
     else:
         page = Path(html) if html else paths.folder / PAGE_NAME
-        found = write_run_page(
-            paths,
-            page,
-            Wanted(
-                sample=sample, sample_seed=sample_seed, include_text=include_text, cost_per_hour=cost_per_hour
-            ),
-        )
+        found = write_run_page(paths, page, wanted)
     if as_json:
         put(found.model_dump_json(indent=2))
     else:
@@ -121,13 +117,11 @@ def report(
     return 0
 
 
-def check_runs(
-    runs: list[Path], min_agreement: float | None, *, of_one_run: tuple[int | float | None, ...]
-) -> None:
-    """Refuse options that do not go with the number of runs.
+def check_runs(runs: list[Path], min_agreement: float | None, wanted: Wanted, *, has_page: bool) -> None:
+    """Refuse options that do not go with the number of runs, or do nothing without a page.
 
     Raises:
-        ConfigError: There are more than two, or an option is for one run or for two.
+        ConfigError: There are more than two, or an option is for one run, for two, or for a page.
     """
     from trtb.build.errors import ConfigError
 
@@ -135,10 +129,16 @@ def check_runs(
         raise ConfigError(f"{len(runs)} runs; expected one, or two to compare", "compare them in pairs")
     if len(runs) == 1 and min_agreement is not None:
         raise ConfigError("--min-agreement with one run; expected two", "name the other run, too")
-    if len(runs) == 2 and any(of_one_run):
+    of_one_run = wanted.sample or wanted.sample_seed or wanted.cost_per_hour is not None
+    if len(runs) == 2 and of_one_run:
         raise ConfigError(
             "--sample, --sample-seed and --cost-per-hour are of one run's page; found two runs",
             "make each run's own page: trtb report RUN --html",
+        )
+    if len(runs) == 1 and not has_page and (of_one_run or wanted.include_text):
+        raise ConfigError(
+            "--sample, --sample-seed, --include-text and --cost-per-hour are of the page; found no --html",
+            "add --html, or leave them out",
         )
 
 
@@ -156,14 +156,15 @@ def write_run_page(paths: RunPaths, page: Path, wanted: Wanted) -> RunReport:
     """Write a run's page; returns the report that it was made of.
 
     Raises:
-        ConfigError: No run was begun here, or the page cannot be written.
+        ConfigError: No run was begun here, or the page cannot be written, or not there.
     """
     from trtb.runner.reporting.current_report import view_run
     from trtb.runner.reporting.samples import read_samples
     from trtb.runner.run_folder import now_iso, versions
-    from trtb.tools.pages.page import write_page
+    from trtb.tools.pages.page import check_page, write_page
     from trtb.tools.pages.run_page import PageOptions, run_page
 
+    check_page(page)
     view = view_run(paths, num_sampled=wanted.sample, seed=wanted.sample_seed, with_texts=wanted.include_text)
     options = PageOptions(
         made_at=now_iso(),
@@ -191,13 +192,24 @@ def _engine_of(engine_id: str) -> EngineManifest | None:
 
 
 def output_of(path: Path) -> Path:
-    """Return a run's output file, from that or from its folder."""
-    return path.with_name(path.name.removesuffix(".run")) if path.name.endswith(".run") else path
+    """Return a run's output file, from that or from its folder, which may be `.` or end in `..`.
+
+    Raises:
+        ConfigError: It has no name that a run's could be.
+    """
+    from trtb.build.errors import ConfigError
+
+    found = path if path.name not in {"", ".."} else path.resolve()
+    name = found.name.removesuffix(".run")
+    if not name:
+        raise ConfigError(
+            f"{path}: is no run's; expected its folder (OUTPUT.run), or its output file", "name one of them"
+        )
+    return found.with_name(name)
 
 
 def show_report(found: RunReport) -> None:
     """Print a report as people read it."""
-    from trtb.runner.reporting.diagnosis import describe
     from trtb.runner.wording import counted
 
     put(f"{found.output}: {found.state}, engine {found.engine} ({found.engine_id[:12]})")
@@ -236,6 +248,12 @@ def show_report(found: RunReport) -> None:
         put(f"cache      {_describe_cache(found)}")
     if found.server_restarts:
         put(f"server     started again {counted(found.server_restarts, 'time')}")
+    _show_what_to_mend(found)
+
+
+def _show_what_to_mend(found: RunReport) -> None:
+    from trtb.runner.reporting.diagnosis import describe
+
     for failure in found.failures:
         put(f"failed     {failure.count} {failure.code}, such as {', '.join(map(repr, failure.samples))}")
     if found.diagnosis:

@@ -58,6 +58,7 @@ def choose_options(command_line: Typed, config: Path | None, store: EngineStore)
     for address in values["endpoints"]:
         check_endpoint(address)
     _check_kv_cache(values)
+    _check_result_cache(values)
     if values["deterministic"] and values["endpoints"]:
         raise ConfigError(
             "--deterministic: the precision is the server's own, and --endpoint names one that is running",
@@ -112,6 +113,16 @@ def _check_kv_cache(values: dict[str, Any]) -> None:
     if values["kv_reuse"] is False and values["order"] == "prefix":
         raise ConfigError(
             "--order: prefix, and --no-kv-reuse; each prefix would be computed once more, for nobody",
+            "give one of the two",
+        )
+
+
+def _check_result_cache(values: dict[str, Any]) -> None:
+    """Refuse a run whose equal requests have answers of their own, which the cache cannot hold."""
+    if values["cache"] and values["dedup"] is False:
+        raise ConfigError(
+            "--cache: with --no-dedup; equal requests share one answer in the cache, so that a second run "
+            "could not repeat several of the first",
             "give one of the two",
         )
 

@@ -9,6 +9,7 @@ import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, say
 from trtb.tools.deploy_options import (
+    MAX_SECONDS,
     DeviceIdsOption,
     KvCacheDtypeOption,
     KvCacheGbOption,
@@ -60,7 +61,10 @@ def run(
     endpoint: EndpointOption = None,
     concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Most requests in flight.")] = 64,
     request_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds from sending a request to its complete answer.")
+        float,
+        typer.Option(
+            min=0.001, max=MAX_SECONDS, help="Seconds from sending a request to its complete answer."
+        ),
     ] = 600.0,
     max_attempts: Annotated[
         int, typer.Option(min=1, help="Times a request is sent where its error can heal.")
@@ -132,17 +136,22 @@ def run(
         ),
     ] = False,
     cache_capacity_gb: Annotated[
-        float, typer.Option(min=0.001, help="Disk that the result cache may take, in GB.")
+        float, typer.Option(min=0.001, max=4000, help="Disk that the result cache may take, in GB.")
     ] = 10.0,
     cache_ttl_hours: Annotated[
-        float | None, typer.Option(min=0.001, help="Compute again what was kept longer ago than this.")
+        float | None,
+        typer.Option(min=0.001, max=1_000_000, help="Compute again what was kept longer ago than this."),
     ] = None,
     cache_sync_interval: Annotated[
-        float, typer.Option(min=0, help="Seconds that a new answer may wait to be durable in the cache.")
+        float,
+        typer.Option(min=0, max=3600, help="Seconds that a new answer may wait to be durable in the cache."),
     ] = 1.0,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to drain after the first Ctrl-C.")] = 30.0,
+    grace: Annotated[
+        float, typer.Option(min=0, max=MAX_SECONDS, help="Seconds to drain after the first Ctrl-C.")
+    ] = 30.0,
     server_wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for a server of others to come back.")
+        float,
+        typer.Option(min=0, max=MAX_SECONDS, help="Seconds to wait for a server of others to come back."),
     ] = 60.0,
     start_timeout: StartTimeoutOption = None,
     config: Annotated[
@@ -214,7 +223,7 @@ def retry(
     run_path: RunArgument,
     endpoint: EndpointOption = None,
     request_timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Another timeout, in seconds.")
+        float | None, typer.Option(min=0.001, max=MAX_SECONDS, help="Another timeout, in seconds.")
     ] = None,
     code: Annotated[list[str] | None, typer.Option(help="Only failures of this code; repeatable.")] = None,
     as_json: JsonFlag = False,

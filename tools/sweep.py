@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtb.tools.console import JsonFlag, command, put, put_json, put_table, say
-from trtb.tools.deploy_options import DeviceIdsOption, LaunchOption, StartTimeoutOption
+from trtb.tools.deploy_options import MAX_SECONDS, DeviceIdsOption, LaunchOption, StartTimeoutOption
 from trtb.tools.validate import EngineOption
 
 if TYPE_CHECKING:
@@ -22,10 +22,12 @@ _LOAD = "Load"
 _BOUNDS = "Bounds"
 _SERVER = "Server"
 _OUTPUT = "Output"
+_OF_SHOW = frozenset({"folders", "show", "best", "html", "as_json"})  # what --show heeds
 
 
 @command
 def sweep(
+    ctx: typer.Context,
     folders: Annotated[
         list[Path] | None, typer.Argument(help="With --show: the folders of sweeps, one or several.")
     ] = None,
@@ -43,11 +45,15 @@ def sweep(
         typer.Option(help="Instead: requests/s sent, evenly spaced, as in 0.5,1,2.", rich_help_panel=_LOAD),
     ] = None,
     input_tokens: Annotated[
-        str, typer.Option(help="Tokens of a random prompt; several make an axis.", rich_help_panel=_LOAD)
-    ] = "128",
+        str | None,
+        typer.Option(
+            help="Tokens of a random prompt; several make an axis; default 128.", rich_help_panel=_LOAD
+        ),
+    ] = None,
     output_tokens: Annotated[
-        str, typer.Option(help="Tokens of its answer; several make an axis.", rich_help_panel=_LOAD)
-    ] = "32",
+        str | None,
+        typer.Option(help="Tokens of its answer; several make an axis; default 32.", rich_help_panel=_LOAD),
+    ] = None,
     input_path: Annotated[
         Path | None,
         typer.Option("--input", help="Prompts and lengths of your own JSONL file.", rich_help_panel=_LOAD),
@@ -84,17 +90,22 @@ def sweep(
         float,
         typer.Option(
             min=0,
+            max=1000,
             help="Runs agree when their tokens/s vary by no more: 0.1 is 10 %.",
             rich_help_panel=_BOUNDS,
         ),
     ] = 0.1,
     point_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for all runs of a point.", rich_help_panel=_BOUNDS)
+        float,
+        typer.Option(
+            min=1, max=MAX_SECONDS, help="Seconds for all runs of a point.", rich_help_panel=_BOUNDS
+        ),
     ] = 600,
     latency_limit: Annotated[
         float | None,
         typer.Option(
             min=0,
+            max=MAX_SECONDS * 1000,
             help="Milliseconds that a request may take, for goodput and --best.",
             rich_help_panel=_BOUNDS,
         ),
@@ -179,6 +190,7 @@ def sweep(
     if show:
         if not folders:
             raise ConfigError("--show: no folder; expected one or several", "trtb sweep --show FOLDER")
+        _check_shown(ctx)
         return _show(folders, html, best, as_json=as_json)
     if folders:
         raise ConfigError(
@@ -189,36 +201,76 @@ def sweep(
     return _measure(job, request.rule, html, retry_failed=retry_failed, as_json=as_json)
 
 
+def _check_shown(ctx: typer.Context) -> None:
+    """Refuse options of a measurement where nothing is measured."""
+    from trtb.build.errors import ConfigError
+
+    sources = {param: ctx.get_parameter_source(param.name or "") for param in ctx.command.params}
+    typed = [param for param, source in sources.items() if source and source.name == "COMMANDLINE"]
+    if named := [param.opts[0] for param in typed if param.name not in _OF_SHOW]:
+        raise ConfigError(
+            f"{', '.join(named)}: with --show, which measures nothing; expected --best, --html or --json",
+            "leave it out, or measure: the same without --show and FOLDERS",
+        )
+
+
 def _measure(job: SweepJob, rule: Rule, html: Path | None, *, retry_failed: bool, as_json: bool) -> int:
+    from trtb.build.disk_errors import tell_disk_errors
+    from trtb.build.errors import StoreError
+    from trtb.tools.pages.page import check_page
     from trtb.tools.pages.sweep_source import write_sweep_page
     from trtb.tools.sweeping.best import choose_best
-    from trtb.tools.sweeping.recommended import recommend
     from trtb.tools.sweeping.store import CSV_FILE, PAGE_FILE
-    from trtb.tools.sweeping.sweep import engine_that_answered, run_sweep
+    from trtb.tools.sweeping.sweep import run_sweep
     from trtb.tools.sweeping.table import write_csv
 
     folder = job.folder
-    with folder.locked():
+    page = html or folder.path / PAGE_FILE
+    hint = "the same command then goes on"
+    if html is not None:
+        check_page(html)
+    with folder.locked(), tell_disk_errors(StoreError, folder.path, hint, is_disk_alone=True):
         folder.begin(job.plan)
+        check_page(page)
+        for path in folder.set_aside_damaged():
+            say(f"{path}: damaged; its point is measured again")
         if retry_failed:
             folder.remove_failed()
         points = run_sweep(job)
         best = choose_best(points, rule, job.plan.latency_limit_ms)
         write_csv(folder.path / CSV_FILE, points)
-        write_sweep_page([folder.path], html or folder.path / PAGE_FILE, rule=rule)
-    if best is not None and (stored := engine_that_answered(job, best)) is not None:
-        path = recommend(stored, best, rule, job.plan.latency_limit_ms, folder.path)
-        say(f"recommended settings: {path}")
+        write_sweep_page([folder.path], page, rule=rule)
+        if best is not None:
+            _recommend(job, best, rule)
     _put([folder.path], rule, as_json=as_json)
-    say(f"page: {html or folder.path / PAGE_FILE}")
-    return 0 if all(point.is_ok for point in points) else 1
+    say(f"page: {page}")
+    if all(point.is_ok for point in points):
+        return 0
+    say("what is not ok is measured again by the same command with --retry-failed")
+    return 1
+
+
+def _recommend(job: SweepJob, best: SweepPoint, rule: Rule) -> None:
+    from trtb.tools.sweeping.recommended import recommend, why_not
+    from trtb.tools.sweeping.sweep import engine_that_answered
+
+    stored = engine_that_answered(job, best)
+    if stored is None:
+        return
+    if reason := why_not(best):
+        say(f"recommended settings: none: {reason}")
+        return
+    say(f"recommended settings: {recommend(stored, best, rule, job.plan, job.folder.path)}")
 
 
 def _show(folders: Sequence[Path], html: Path | None, best: str, *, as_json: bool) -> int:
+    from trtb.tools.pages.page import check_page
     from trtb.tools.pages.sweep_source import write_sweep_page
     from trtb.tools.sweeping.best import check_rule
     from trtb.tools.sweeping.store import SweepFolder
 
+    if html is not None:
+        check_page(html)
     limits = [SweepFolder(folder).read_plan().latency_limit_ms for folder in folders]
     rule = check_rule(best, next(iter(limits)))
     if html is not None:

@@ -102,9 +102,10 @@ def _counts(figures: PairFigures, pairs: LedgerPairs) -> Counts:
 
 
 def _throughput(a: RunReport, b: RunReport) -> list[Figure]:
-    """Return what only the reports know: how long it all took."""
-    return [
-        figure("output tokens", "tokens/s", a.output_tokens_per_s, b.output_tokens_per_s),
-        figure("completed requests", "requests/s", a.requests_per_s, b.requests_per_s),
-        figure("duration", "s", a.duration_s, b.duration_s),
-    ]
+    """Return what only the reports know: how long it all took; of a run that computed nothing, nothing."""
+    measures = (
+        ("output tokens", "tokens/s", a.output_tokens_per_s, b.output_tokens_per_s),
+        ("completed requests", "requests/s", a.requests_per_s, b.requests_per_s),
+        ("duration", "s", a.duration_s, b.duration_s),
+    )
+    return [figure(name, unit, of_a or None, of_b or None) for name, unit, of_a, of_b in measures]

@@ -51,7 +51,7 @@ def reasons_unlike(
     """Return what else than the engine the speed of two runs depended on, one line each."""
     new = records[0].job.keys() ^ records[1].job.keys()
     reasons = [
-        f"{found.name}: A {_value(found.a)}, B {_value(found.b)}"
+        f"{found.name}: A {value_text(found.a)}, B {value_text(found.b)}"
         for found in differences_of(*records)
         if found.kind in {"machine", "setting", "option"}
         and found.name not in NO_MATTER_OF_SPEED
@@ -78,5 +78,12 @@ def reasons_unlike(
     return reasons
 
 
-def _value(value: Value) -> str:
+def value_text(value: Value) -> str:
+    """Return a value as people read it.
+
+    >>> [value_text(value) for value in (True, ["a", "b"], [], None, 7)]
+    ['on', 'a, b', 'none', 'none', '7']
+    """
+    if value is None or isinstance(value, bool):
+        return "on" if value else "none" if value is None else "off"
     return ", ".join(value) or "none" if isinstance(value, list) else str(value)

@@ -81,10 +81,12 @@ class PairFigures:
             self._lengths[side][row.completion_tokens] += 1
             self._num_cut[side] += row.finish_reason == "length"
         if a.reused_from is None and b.reused_from is None:
-            if a.latency_ns and b.latency_ns:
-                self._latency.add(a.latency_ns, b.latency_ns)
-            if a.ttft_ns and b.ttft_ns:
-                self._ttft.add(a.ttft_ns, b.ttft_ns)
+            for times, ns_a, ns_b in (
+                (self._latency, a.latency_ns, b.latency_ns),
+                (self._ttft, a.ttft_ns, b.ttft_ns),
+            ):
+                if ns_a is not None and ns_b is not None and min(ns_a, ns_b) > 0:  # a damaged one may be less
+                    times.add(ns_a, ns_b)
         self._length_difference.add(b.completion_tokens - a.completion_tokens)
         self._num_prompts_differ += a.prompt_tokens != b.prompt_tokens
         if a.finish_reason != b.finish_reason:

@@ -92,6 +92,8 @@ def _lengths(found: Comparison) -> str:
 
 def _changes(found: Comparison) -> list[str]:
     counts = found.counts
+    if not counts.in_both:
+        return ["regressions: cannot be told: no request has a result in both"]
     lines = ["regressions: none; of the requests in both, B completed all that A completed"]
     if counts.regressed:
         named = ", ".join(

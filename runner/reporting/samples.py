@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from trtb.build import files
+from trtb.build.errors import ConfigError
 from trtb.build.probe.gpu_use import GpuUse
 
 SCHEMA_VERSION: Final = 1
@@ -80,11 +81,20 @@ def samples_path(folder: Path) -> Path:
 
 
 def read_samples(folder: Path) -> list[Sample]:
-    """Return a run's samples, oldest first: none where no sample was taken, or by another schema."""
+    """Return a run's samples, oldest first: none where no sample was taken, or by another schema.
+
+    Raises:
+        ConfigError: Their file cannot be read.
+    """
     try:
         data = samples_path(folder).read_bytes()
     except FileNotFoundError:
         return []
+    except OSError as exc:
+        raise ConfigError(
+            f"{samples_path(folder)}: {exc.strerror}; expected the samples of a run",
+            "move it away: the report is made without it",
+        ) from exc
     head, *lines = data.split(b"\n")
     if _object(head) != {"schema_version": SCHEMA_VERSION}:
         return []
@@ -182,14 +192,25 @@ def _mean(first: float | None, first_s: float, second: float | None, second_s: f
 def _parse(line: bytes) -> Sample | None:
     """Return the sample on a line; None where it is torn or none; names that are not ours are passed over."""
     found = _object(line)
-    if found is None or not found.keys() >= _NEEDED:
+    if found is None:
         return None
-    values = {name: value for name, value in found.items() if name in _NAMES and name != "gpus"}
-    gpus = tuple(
-        GpuUse(**{name: value for name, value in gpu.items() if name in _GPU_NAMES})
-        for gpu in found.get("gpus", ())
-    )
-    return Sample(**values, gpus=gpus)
+    uses = found.pop("gpus", [])
+    if not isinstance(uses, list):
+        return None
+    values = _numbers(found, _NAMES, _NEEDED)
+    gpus = [_numbers(use, _GPU_NAMES, frozenset({"index"})) for use in uses]
+    if values is None or None in gpus:
+        return None
+    return Sample(**values, gpus=tuple(GpuUse(**gpu) for gpu in gpus if gpu is not None))
+
+
+def _numbers(found: object, names: frozenset[str], needed: frozenset[str]) -> dict[str, Any] | None:
+    """Return what an object has of the names, or None where one that is needed is missing or no number."""
+    if not isinstance(found, dict):
+        return None
+    values = {name: value for name, value in found.items() if name in names and value is not None}
+    are_numbers = all(type(value) in {int, float} for value in values.values())
+    return values if are_numbers and values.keys() >= needed else None
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

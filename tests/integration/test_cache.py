@@ -114,6 +114,7 @@ def test_lines_that_are_not_there_are_computed_and_the_rest_is_not(options, tmp_
     assert sums(last, tmp_path / "last.jsonl") == (1, 0, 12)
 
 
+@pytest.mark.own_process
 def test_an_interrupted_run_goes_on_with_what_the_cache_has_by_then(options, tmp_path):
     num_lines = 40
     lines = [chat(f"c-{n}", f"Count to {n % 35}.", max_tokens=20) for n in range(num_lines)]
@@ -141,6 +142,7 @@ def test_an_interrupted_run_goes_on_with_what_the_cache_has_by_then(options, tmp
     assert again.cached == num_lines
 
 
+@pytest.mark.own_process
 def test_a_signal_during_the_look_up_leaves_a_run_that_goes_on(options, tmp_path, monkeypatch):
     monkeypatch.setattr("trtb.runner.caching.cached_run.LINES_PER_LOOK_UP", 2)
     request_lines.write(tmp_path / "in.jsonl", [chat(f"c-{n}", f"Say {n}.") for n in range(8)])

@@ -47,8 +47,8 @@ def test_a_warm_up_computes_each_shared_prefix_once_and_says_how_long_it_stays(s
 
 def test_a_server_that_is_not_there_and_a_file_that_is_not_are_told(shared_server, tmp_path):
     missing = commands.trtb(
-        shared_server.home, "cache", "warm", tmp_path / "no.jsonl", "--endpoint", shared_server.endpoint
-    )
+        shared_server.home, "cache", "warm", tmp_path / "no.jsonl", "--endpoint", "127.0.0.1:9"
+    )  # the file is looked at before the server, which would be 6
     assert missing.code == 3, missing.stderr
     wrong = commands.trtb(shared_server.home, "cache", "verify", "--endpoint", "nowhere")
     assert wrong.code == 2, wrong.stderr

@@ -240,12 +240,16 @@ def test_a_perf_analyzer_that_is_old_or_none_is_refused_before_anything_starts(h
         (("--concurrency", "1,x"), "expected whole numbers"),
         (("--input-tokens", "9000"), "was built for 8192"),
         (("--best", "latency"), "--latency-limit"),
-        (("--set", "num_kv_blocks=1", "--endpoint", "127.0.0.1:1"), "--set: of a server of our own"),
+        (("--set", "num_kv_blocks=2", "--endpoint", "127.0.0.1:1"), "--set: of a server of our own"),
         (("--set", "max_num_tokens=1"), "max_num_tokens"),
         (("--endpoint", "here"), "host:port"),
         (("--concurrency", "64", "--request-count", "8", "--warmup-request-count", "0"), "fewer than"),
         (("somewhere",), "without --show"),
         (("--show",), "no folder"),
+        (("--set", "quant=zz"), "the openvino backend builds"),
+        (("--set", "num_kv_blocks=9", "--num-kv-blocks", "8"), "both given"),
+        (("--request-rate", "1.0000001,1.0000002"), "2 points of that name"),
+        (("--html", "/proc/nope/x.html"), "/proc/nope/x.html"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_are_refused(home, tmp_path, options, words):

@@ -162,6 +162,12 @@ def test_what_is_absent_or_null_sets_nothing(tmp_path: Path, text: str) -> None:
         ("cache:\n  eviction_policy: fifo\n", 2, "cache.eviction_policy: 'fifo'; expected 'lru'"),
         ("cache:\n  sync_interval_ms: -1\n", 2, "cache.sync_interval_ms: -1; expected"),
         ("cache:\n  ttl_hours: .inf\n", 2, "cache.ttl_hours: inf; expected"),
+        ("cache:\n  ttl_hours: 1000001\n", 2, "cache.ttl_hours: 1000001; expected"),
+        ("inference:\n  kv_cache_gb: 1000001\n", 2, "inference.kv_cache_gb: 1000001; expected"),
+        ("inference:\n  kv_host_cache_gb: 1.0e+300\n", 2, "inference.kv_host_cache_gb: 1e+300; expected"),
+        ("scheduler:\n  grace_ms: 1.0e+12\n", 2, "scheduler.grace_ms: 1000000000000.0; expected"),
+        ("cache:\n  capacity_gb: 4001\n", 2, "cache.capacity_gb: 4001; expected"),
+        ("cache:\n  sync_interval_ms: 3600001\n", 2, "cache.sync_interval_ms: 3600001; expected"),
         ("schema_version: 2\n", 1, "schema_version: 2; expected 1"),
     ],
 )
@@ -312,6 +318,21 @@ def test_what_is_asked_of_the_kv_cache_is_checked_before_anything_starts(
     assert caught.value.hint
 
 
+def test_the_result_cache_is_refused_without_dedup_also_of_a_job_file(
+    tmp_path: Path, store: EngineStore
+) -> None:
+    commit(store, "cpu")
+    values = {name: value for name, value in DEFAULTS.items() if name not in ("cache", "dedup")}
+    config = write(tmp_path, "input: {path: in.jsonl}\ncache: {enabled: true}\n")
+    typed = Typed({**values, "cache": False, "dedup": False}, frozenset({"dedup"}))
+    with pytest.raises(ConfigError, match="--cache: with --no-dedup"):
+        choose_options(typed, config, store)
+    config = write(tmp_path, "input: {path: in.jsonl}\ncache: {enabled: true}\nscheduler: {dedup: false}\n")
+    typed = Typed({**values, "cache": False, "dedup": None}, frozenset())
+    with pytest.raises(ConfigError, match="--cache: with --no-dedup"):
+        choose_options(typed, config, store)
+
+
 def test_a_pool_by_its_size_is_the_pool_of_the_plan_too(tmp_path: Path, store: EngineStore) -> None:
     commit(store, "cpu")
     options = choose(store, None, input_path=tmp_path / "in.jsonl", kv_cache_gb=0.1)
@@ -416,9 +437,9 @@ def sampled_options(manifest: EngineManifest) -> st.SearchStrategy[RunOptions]:
         kv_retention=st.booleans(),
         trtllm_parameters=st.sampled_from([(), ("gpu_device_ids=0,1;2,3", "cuda_graph_mode=true")]),
         cache=st.booleans(),
-        cache_capacity_gb=st.floats(0.001, 1e4),
+        cache_capacity_gb=st.floats(0.001, 4000),
         cache_ttl_hours=st.none() | st.floats(0.001, 1e4),
-        cache_sync_interval_s=seconds,
+        cache_sync_interval_s=st.integers(1, 3_600_000).map(lambda ms: ms / 1e3),
     )
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,6 @@ from trtb.runner.triton_messages import read_chunk, serialise
 
 LOST = {"error": {"code": "server_lost", "message": "gone", "hint": "again"}}
 NO_TIMES = Durations(p50_ms=None, p90_ms=None, p99_ms=None, max_ms=None)
-
-OWN_PROCESS = "TRTB_TEST_OWN_PROCESS"
 
 
 @pytest.fixture
@@ -246,17 +243,8 @@ def test_an_interrupt_leaves_partial_evidence(state) -> None:
     assert on_disk(state)["verdict"] == "interrupted"
 
 
-def test_sigterm_is_taken_as_a_ctrl_c_also_after_a_run_has_put_the_default_back(request, state) -> None:
-    if OWN_PROCESS not in os.environ:
-        # a process in which the CPU engine has once worked may not survive a signal's handler
-        node = f"{Path(__file__)}::{request.node.name}"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", node]
-        environment = {**os.environ, OWN_PROCESS: "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-        assert "1 passed" in done.stdout
-        return
-
+@pytest.mark.own_process
+def test_sigterm_is_taken_as_a_ctrl_c_also_after_a_run_has_put_the_default_back(state) -> None:
     def run_and_terminate(_: dict[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -219,6 +219,24 @@ def test_a_rate_of_zero_stops_at_the_first_failure_and_one_of_one_never():
     assert work_of(100, lambda _: Fails(BROKEN), rate=1.0).run().canary.stop is None
 
 
+def test_one_bad_request_among_the_first_stops_no_run_that_tolerates_any():
+    bad = lambda request: Fails(BROKEN) if line_of(request) == 3 else Answers()  # noqa: E731
+    made = work_of(40, bad, size=8, rate=0.1).run()
+    assert made.canary.stop is None
+    assert len(made.answers) == 39
+    two = lambda request: Fails(BROKEN) if line_of(request) in (3, 5) else Answers()  # noqa: E731
+    stopped = work_of(40, two, size=8, rate=0.1, concurrency=1).run()
+    assert stopped.canary.stop
+    assert stopped.canary.stop.why.startswith("2 of the first 8 requests failed; at most 10.0% may")
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-320])
+def test_the_smallest_rates_have_a_window(rate):
+    canary = Canary(0, rate)
+    assert canary.window == 10**9
+    assert canary.failed(1, BROKEN) is None or rate < 1e-9
+
+
 def test_without_a_canary_nobody_waits_and_a_rate_still_holds():
     work = work_of(100, lambda _: Fails(BROKEN), size=0)
     work.run()
@@ -238,7 +256,8 @@ def test_the_rate_rule_stops_exactly_where_a_window_holds_more_failures_than_it_
     for number, is_failure in enumerate(ends, start=1):
         last.append(is_failure)
         canary.let_through(number)
-        is_first = number <= size and sum(ends[:number]) > rate * size
+        allowed = max(rate * size, 1) if rate and size > 1 else rate * size
+        is_first = number <= size and sum(ends[:number]) > allowed
         expected = is_failure and (is_first or sum(last) > rate * canary.window + 1e-9)
         if is_failure:
             found = canary.failed(number, BROKEN)

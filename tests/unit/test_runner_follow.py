@@ -55,6 +55,29 @@ def test_a_file_that_is_not_there_is_made(tmp_path, paths):
     assert path.read_bytes() == content(ROWS)
 
 
+FAILURE, OTHER_FAILURE = (
+    failed_row(2, record=ROWS[1].record.replace(b'"c-2"', word)) for word in (b'"late"', b'"sick"')
+)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [FAILURE],  # set aside, answered since, and ended before the answer was appended
+        [FAILURE, OTHER_FAILURE],
+        [ROWS[1], FAILURE],  # failed once more, and as it did the first time: the last one counts
+    ],
+)
+def test_a_record_that_the_ledger_has_replaced_is_followed_by_the_one_that_counts(paths, before):
+    path, ledger_path = paths
+    path.write_bytes(content([ROWS[0], *before]))
+    follow.repair(path, ledger_path, "run")
+    expected = content([ROWS[0], *before, *ROWS[1:]])
+    assert path.read_bytes() == expected
+    follow.repair(path, ledger_path, "run")
+    assert path.read_bytes() == expected
+
+
 @pytest.mark.parametrize("torn", [ROWS[1].record[:5], ROWS[1].record[:-1], ROWS[1].record, b"\x00"])
 def test_a_torn_last_line_is_moved_aside_and_its_result_written_whole(paths, torn):
     path, ledger_path = paths
@@ -81,6 +104,7 @@ def test_a_result_that_the_ledger_lacks_stays(paths):
         b'{"id": 5}',
         b'{"custom_id": "c-1"}',
         b'{"id": "batch_req_run-x"}',
+        b'{"id": "batch_req_run-99999999999999999999"}',
         completed_row(2).record.replace(b"_run-", b"_other-"),
     ],
 )
@@ -103,5 +127,5 @@ def test_a_new_run_follows_into_a_file_without_results(tmp_path, content_, is_fr
     if is_free:
         follow.check_free(path)
         return
-    with pytest.raises(LedgerCorruptError, match="of this run, which begins"):
+    with pytest.raises(LedgerCorruptError, match="has lines that this run did not write"):
         follow.check_free(path)

@@ -16,6 +16,7 @@ from fakes.runs import fake_options
 from trtb.build.errors import ConfigError
 from trtb.runner.errors import LedgerCorruptError
 from trtb.runner.options import RunOptions
+from trtb.runner.report import read_report, write_report
 from trtb.runner.reporting.comparison import compare
 from trtb.runner.reporting.comparison_differences import NO_MATTER_OF_SPEED
 from trtb.runner.run_folder import RunPaths
@@ -128,6 +129,28 @@ def test_reused_answers_have_no_part_in_latencies(compared):
     assert found.speed.latency_ratio_of_pairs == pytest.approx(0.25)
     assert sum(held.a for held in found.distributions.request_latency_ms) == 1
     assert "answers that cost nothing, being those of equal requests: A 0, B 1" in found.speed.cautions
+
+
+def test_times_of_a_damaged_row_have_no_part_in_latencies(compared):
+    rows = [answer_row(1, "a", latency_ns=8_000_000), answer_row(2, "b", latency_ns=8_000_000)]
+    found = compared(rows, [answer_row(1, "a", latency_ns=-5), answer_row(2, "b", latency_ns=4_000_000)])
+    assert found.speed.latency_ratio_of_pairs == pytest.approx(0.5)
+
+
+def test_a_run_that_computed_nothing_has_no_speed(tmp_path):
+    rows = [answer_row(1, "a", reused_from="cache", latency_ns=0)]
+    a, b = run_on_disk(tmp_path / "a", [answer_row(1, "a")]), run_on_disk(tmp_path / "b", rows)
+    nothing = {"output_tokens_per_s": 0.0, "requests_per_s": 0.0, "duration_s": 0.0}
+    write_report(b, read_report(b).model_copy(update=nothing))
+    found = compare(a, b)
+    assert [figure.ratio for figure in found.speed.figures] == [None] * 9
+    assert all(figure.b is None for figure in found.speed.figures)
+
+
+def test_runs_with_nothing_in_common_have_no_regressions_to_tell_of(compared):
+    found = compared([answer_row(1, "a")], [answer_row(1, "a", custom_id="other")])
+    assert "regressions: cannot be told: no request has a result in both" in found.verdict
+    assert not any("B completed all" in line for line in found.verdict)
 
 
 def test_cached_answers_say_nothing_of_speed_though_both_runs_have_them(compared):

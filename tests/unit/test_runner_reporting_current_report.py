@@ -8,6 +8,7 @@ from fakes.rows import write_ledger
 
 from trtb.build import files
 from trtb.build.errors import ConfigError
+from trtb.runner.errors import LedgerError
 from trtb.runner.report import read_report, write_report
 from trtb.runner.reporting.current_report import current_report, is_locked, view_run
 from trtb.runner.run_folder import LOCK_FILE, RunPaths
@@ -99,3 +100,15 @@ def test_a_request_is_not_shown_from_an_input_that_is_gone_or_another(tmp_path, 
     texts = [each.texts for each in view_run(paths, num_sampled=2, with_texts=True).sample]
     assert [each.request for each in texts] == [None, None]
     assert all(each.answer for each in texts)
+
+
+def test_a_folder_in_the_place_of_its_report_or_record_is_told(tmp_path):
+    paths = write_run(tmp_path)
+    paths.report.unlink(missing_ok=True)
+    paths.report.mkdir()
+    with pytest.raises(ConfigError, match=r"report.json: Is a directory; expected the report of a run"):
+        current_report(paths)
+    paths.record.unlink()
+    paths.record.mkdir()
+    with pytest.raises(LedgerError, match=r"run.json: Is a directory; expected a run's record"):
+        current_report(paths)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import orjson
+import pytest
 from fakes.samples import sample
 
+from trtb.build.errors import ConfigError
 from trtb.build.probe.gpu_use import GpuUse
 from trtb.runner.reporting.samples import (
     Sample,
@@ -38,6 +41,26 @@ def test_a_torn_line_costs_only_itself(tmp_path):
     path = samples_path(tmp_path)
     path.write_bytes(path.read_bytes() + to_line(RICH)[:50])
     assert read_samples(tmp_path) == [sample(), sample()]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *({"gpus": "x"}, {"gpus": [{}]}, {"gpus": ["x"]}, {"gpus": None}, {"gpus": [{"index": "0"}]}),
+        *({"in_flight": "4"}, {"in_flight": None}, {"session": []}, {"engine_active": True}),
+    ],
+)
+def test_a_line_of_other_types_is_as_good_as_torn(tmp_path, damage):
+    write_samples(tmp_path, [sample()])
+    path = samples_path(tmp_path)
+    path.write_bytes(path.read_bytes() + orjson.dumps(orjson.loads(to_line(RICH)) | damage) + b"\n")
+    assert read_samples(tmp_path) == [sample()]
+
+
+def test_a_folder_in_their_place_is_told(tmp_path):
+    samples_path(tmp_path).mkdir()
+    with pytest.raises(ConfigError, match="expected the samples of a run"):
+        read_samples(tmp_path)
 
 
 def test_names_of_a_later_version_are_passed_over_and_another_schema_is_not_read(tmp_path):

@@ -56,6 +56,12 @@ def test_a_followed_file_is_a_file_of_its_own(tmp_path, input_path, name):
         check_output(input_path, tmp_path / "out.jsonl", tmp_path / name)
 
 
+def test_what_is_no_file_is_no_output(tmp_path, input_path):
+    os.mkfifo(tmp_path / "out.jsonl")
+    with pytest.raises(OutputExistsError, match="not a regular file"):
+        check_output(input_path, tmp_path / "out.jsonl", None)
+
+
 def test_a_folder_is_no_output_and_folders_on_the_way_are_made_later(tmp_path, input_path):
     with pytest.raises(OutputExistsError, match="is a folder"):
         check_output(input_path, tmp_path, None)

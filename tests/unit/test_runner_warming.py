@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from fakes.runs import fake_options, request_line
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtb.runner.errors import InputFileError, InputNotFoundError
 from trtb.runner.scheduling.prefix_tree import PrefixTree
-from trtb.runner.warming import choose_prefixes
+from trtb.runner.warming import check_requests, choose_prefixes
 
 
 def tree_of(*nodes: tuple[int, int, int]) -> PrefixTree:
@@ -60,3 +65,16 @@ def test_every_choice_is_whole_ordered_and_within_its_bounds(drawn, capacity, to
     assert top is None or len(found) <= top
     if capacity is None and top is None:
         assert set(order) == set(range(len(tree)))
+
+
+def test_a_file_without_a_request_is_refused_and_one_request_is_enough(tmp_path: Path):
+    options = fake_options(tmp_path, model_aliases=("*",))
+    with pytest.raises(InputNotFoundError):
+        check_requests(options)
+    for data in (b"", b"junk\n"):
+        options.input_path.write_bytes(data)
+        with pytest.raises(InputFileError, match="is a request; expected one") as caught:
+            check_requests(options)
+        assert caught.value.exit_code == 3
+    options.input_path.write_bytes(b"junk\n" + request_line(1))
+    check_requests(options)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fakes.compared import answer_row, run_on_disk, sample_rows
+from fakes.reported import write_run
 from fakes.rows import failed_row
 from typer.testing import CliRunner
 
@@ -61,6 +62,11 @@ def test_runs_without_a_pair_do_not_agree(tmp_path):
     [
         (3, [], "expected one, or two to compare"),
         (1, ["--min-agreement", "1"], "expected two"),
+        (1, ["--sample", "3"], "found no --html"),
+        (1, ["--sample-seed", "3"], "found no --html"),
+        (1, ["--include-text"], "found no --html"),
+        (1, ["--cost-per-hour", "0"], "found no --html"),
+        (2, ["--cost-per-hour", "0"], "found two runs"),
         (2, ["--sample", "3"], "found two runs"),
         (2, ["--cost-per-hour", "2"], "found two runs"),
     ],
@@ -102,3 +108,50 @@ def test_the_page_shows_texts_on_request_and_runs_none_of_them(tmp_path):
         assert "<script" not in html
         assert "<img" not in html
     assert "x" * 100 not in hidden  # a very long id is cut
+
+
+def test_figures_that_neither_run_has_are_no_rows(tmp_path):
+    rows = [answer_row(1, "a", reused_from="cache", latency_ns=0)]
+    a, b = (run_on_disk(tmp_path / name, rows, job={"cache": name == "a"}) for name in "ab")
+    done = report(a.output, b.output)
+    assert "output tokens" in done.stdout
+    assert "request latency" not in done.stdout
+    quick = run_on_disk(tmp_path / "quick", rows, seconds=0.02)
+    assert "duration\ts\t10\t0.02\t0.002" in report(a.output, quick.output).stdout
+    assert "differs    cache: A on, B off" in done.stdout
+
+
+def test_a_page_takes_the_place_of_no_output_or_ledger(runs):
+    a, b = runs
+    a.output.write_text('{"id": 1}\n')
+    for taken in (a.output, a.ledger, a.record):
+        held = taken.read_bytes()
+        for compared in ([a.output], [a.output, b.output]):
+            done = report(*compared, "--html", taken)
+            assert done.exit_code == 2
+            assert "is no page, and would be lost" in done.stderr
+        assert taken.read_bytes() == held
+
+
+def test_a_run_is_found_from_within_its_folder(runs, monkeypatch):
+    a, _ = runs
+    monkeypatch.chdir(a.folder)
+    (a.folder / "server").mkdir()
+    for inside in (".", "", "server/..", a.folder / "."):
+        assert report(inside).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["report", "retry"])
+@pytest.mark.parametrize("path", [".", "", "/", "..", ".run", "/.run"])
+def test_what_has_no_name_of_a_run_is_refused(tmp_path, monkeypatch, command, path):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [command, path])
+    assert (done.exit_code, "expected" in done.stderr) == (2, True)
+
+
+def test_a_price_of_less_than_nothing_is_nothing(tmp_path):
+    paths, page = write_run(tmp_path), tmp_path / "page.html"
+    assert report(paths.output, "--html", page, "--cost-per-hour=-0.0").exit_code == 0
+    html = page.read_text()
+    assert "0 an hour" in html
+    assert "-0 an hour" not in html

@@ -6,7 +6,7 @@ import pytest
 from fakes.sweeps import fake_plan, fake_point
 
 from trtb.build.errors import ConfigError
-from trtb.tools.pages.sweep_source import view_of
+from trtb.tools.pages.sweep_source import _identity, view_of
 from trtb.tools.sweeping.store import SweepFolder
 
 
@@ -39,6 +39,13 @@ def test_what_was_measured_is_told(folder):
     assert identity["concurrency"] == "4, 16"
     assert identity["requests of a run"] == "as the load needs, after 0 to warm up"
     assert "quantisation" not in identity  # the engine is not in the store any more
+
+
+def test_what_every_server_was_given_is_told(folder):
+    points = SweepFolder(folder).points()
+    plan = fake_plan(values=[4.0], num_kv_blocks=64, deterministic=True)
+    settings = dict(_identity(plan, points))["settings"]
+    assert settings == "num_kv_blocks 64, deterministic True, input_tokens 128, output_tokens 32"
 
 
 def test_a_rule_without_its_limit_chooses_nothing(folder):

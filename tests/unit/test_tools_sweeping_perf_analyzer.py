@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from trtb.build.child_process import ProcessEnd
-from trtb.tools.sweeping.perf_analyzer import Load, PerfAnalyzer, command_of, failure_of
+from trtb.build.errors import HardwareError
+from trtb.tools.sweeping import perf_analyzer
+from trtb.tools.sweeping.perf_analyzer import Load, PerfAnalyzer, command_of, failure_of, probe
 
 ANALYZER = PerfAnalyzer(Path("/bin/perf_analyzer"), "2.51.0", {})
 
@@ -69,3 +71,34 @@ def test_every_other_end_has_its_reason(end: ProcessEnd, is_late: bool, kind: st
     assert failure is not None
     assert (failure.kind, words in failure.why) == (kind, True), failure
     assert "will exit with error" not in failure.why
+
+
+def talking(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> list[int]:
+    """Let a perf_analyzer say lines until it is ended; returns how many it said at each start."""
+    said: list[int] = []
+
+    def run(_command: list[str], *, on_line, is_done, **_options: object) -> ProcessEnd:
+        said.append(0)
+        for line in lines:
+            if is_done():
+                break
+            on_line(line)
+            said[-1] += 1
+        return ended(0, *lines[-3:])
+
+    monkeypatch.setattr(perf_analyzer, "run_program", run)
+    return said
+
+
+def test_a_program_that_is_named_from_here_is_found_from_the_folder_of_the_sweep(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    talking(monkeypatch, ["Perf Analyzer Version 2.51.0", *perf_analyzer._OPTIONS])
+    assert probe(Path("pa.sh"), {}).program == tmp_path / "pa.sh"
+
+
+def test_one_that_talks_without_end_is_ended(monkeypatch):
+    monkeypatch.setattr(perf_analyzer, "MAX_PROBE_LINES", 10)
+    said = talking(monkeypatch, ["y"] * 1000)
+    with pytest.raises(HardwareError, match="did not tell its version"):
+        probe(Path("/bin/yes"), {})
+    assert said == [10]

@@ -7,7 +7,7 @@ from fakes.manifest import fake_manifest
 from fakes.sweeps import fake_plan
 
 from trtb.build.errors import ConfigError
-from trtb.tools.sweeping.plan import axes_of, default_requests, default_warmup, parse_numbers
+from trtb.tools.sweeping.plan import MAX_RATE, axes_of, default_requests, default_warmup, parse_numbers
 from trtb.tools.sweeping.settings import Axis, build_config, deploy_config, parse_axes
 
 GPU = fake_manifest(backend="tensorrt_llm", compute_capability="sm_90")
@@ -50,6 +50,12 @@ def test_requests_follow_the_load_unless_they_are_given():
     assert (point.num_requests, point.num_warmup) == (10, 0)
 
 
+@pytest.mark.parametrize("text", ["10001", "inf", "nan", "0"])
+def test_a_rate_has_a_maximum(text: str):
+    with pytest.raises(ConfigError, match="numbers above 0, to 10000"):
+        parse_numbers("--request-rate", text, is_whole=False, max_value=MAX_RATE)
+
+
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "x", "1,,4", "nan", "5000"])
 def test_a_load_that_is_none_is_refused(text: str):
     with pytest.raises(ConfigError, match="--concurrency: "):
@@ -65,8 +71,9 @@ def test_a_rate_may_be_a_part():
     [
         (["num_kv_blocks"], "expected NAME=VALUE"),
         (["num_kv_blocks="], "expected NAME=VALUE"),
-        (["num_kv_blocks=1,x"], "'x'; expected a whole number"),
-        (["num_kv_blocks=1", "num-kv-blocks=2"], "given twice"),
+        (["num_kv_blocks=1,9"], "'1'; expected a whole number of 2 or more"),
+        (["num_kv_blocks=2,x"], "'x'; expected a whole number"),
+        (["num_kv_blocks=3", "num-kv-blocks=2"], "given twice"),
         (["deterministic=perhaps"], "true or false"),
         (["num_kv_block=1"], "no such setting"),
         (["enable_kv_cache_reuse=true"], "of TensorRT-LLM"),

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from trtb.runner.reporting.comparison_bins import MIN_VALUES_CUT
+from trtb.runner.reporting.comparison_differences import value_text
 from trtb.runner.reporting.comparison_model import (
     Change,
     ComparedRun,
@@ -13,6 +14,7 @@ from trtb.runner.reporting.comparison_model import (
     DifferentPair,
     Figure,
     PairBin,
+    Value,
     ValueBin,
 )
 from trtb.runner.reporting.comparison_verdict import difference_text, share_text
@@ -39,7 +41,7 @@ def render_comparison(found: Comparison) -> str:
                 [name, a, b] for (name, a), (_, b) in zip(_identity(found.a), _identity(found.b), strict=True)
             ],
             "counts": _counts(found),
-            "speed": [figure_row(figure) for figure in found.speed.figures],
+            "speed": figure_rows(found.speed.figures),
             "agreement": _agreement(found),
             "lengths": _lengths(found),
             "finish_changes": [
@@ -60,10 +62,21 @@ def render_comparison(found: Comparison) -> str:
     )
 
 
-def figure_row(figure: Figure) -> list[str]:
-    """Return a measure as the cells of a table: name, unit, A, B, B / A."""
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
-    return [figure.name, figure.unit, number(figure.a), number(figure.b), ratio]
+def figure_rows(figures: Sequence[Figure]) -> list[list[str]]:
+    """Return the measures that a run has as the cells of a table: name, unit, A, B, B / A."""
+    return [
+        [
+            *(figure.name, figure.unit, number(figure.a), number(figure.b)),
+            _ratio(figure.ratio),
+        ]
+        for figure in figures
+        if figure.a is not None or figure.b is not None
+    ]
+
+
+def _ratio(value: float | None) -> str:
+    """Return a ratio as text; a run that took its answers from a cache may take a thousandth of the time."""
+    return "" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
 def number(value: float | None) -> str:
@@ -101,6 +114,8 @@ def _kind(line: str, found: Comparison) -> str:
     """Return the kind of notice that a line of the verdict is."""
     subject = line.partition(":")[0]
     if subject == "regressions":
+        if not found.counts.in_both:
+            return "warning"
         return "bad" if found.counts.regressed else "good"
     if subject in {"prompts", "JSON", "tool calls"} or line.startswith("no request"):
         return "warning"
@@ -263,7 +278,7 @@ def _pair_row(pair: DifferentPair) -> list[str]:
     ]
 
 
-def _value(value: object) -> str:
+def _value(value: Value) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, itertools.islice(value, 20))) or "none"
-    return "" if value is None else str(value)
+    return "" if value is None else value_text(value)

@@ -66,7 +66,8 @@ def _engines(points: Sequence[SweepPoint]) -> list[tuple[str, str]]:
 
 def _identity(plan: SweepPlan, points: Sequence[SweepPoint]) -> list[tuple[str, str]]:
     starts = sorted(run.started_at for point in points for run in point.runs)
-    lengths = ", ".join(f"{name} {', '.join(map(str, values))}" for name, values in plan.axes.items())
+    settings = {**{name: [value] for name, value in plan.server_settings.items()}, **plan.axes}
+    told = ", ".join(f"{name} {', '.join(map(str, values))}" for name, values in settings.items())
     loads = ", ".join(f"{value:g}" for value in plan.values)
     asked = plan.num_requests or "as the load needs"
     warm_up = "as many as are in flight" if plan.num_warmup is None else plan.num_warmup
@@ -75,7 +76,7 @@ def _identity(plan: SweepPlan, points: Sequence[SweepPoint]) -> list[tuple[str, 
         ("engine_id", plan.engine_id),
         *_engines(points),
         ("server", plan.endpoint or "started for the sweep"),
-        ("settings", lengths or "of the engine"),
+        ("settings", told or "of the engine"),
         ("prompts", f"{plan.input_name} (sha256 {plan.input_sha256})" if plan.input_name else "synthetic"),
         ("concurrency" if plan.mode == "concurrency" else "requests/s sent", loads),
         ("requests of a run", f"{asked}, after {warm_up} to warm up"),
@@ -84,5 +85,5 @@ def _identity(plan: SweepPlan, points: Sequence[SweepPoint]) -> list[tuple[str, 
         ("machine", plan.machine),
         ("perf_analyzer", plan.perf_analyzer_version),
         ("trtb", plan.trtb_version),
-        ("seed", f"{plan.seed}" + (", deterministic" if plan.deterministic else "")),
+        ("seed", f"{plan.seed}"),
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtb.build import __version__, files, hardware
 from trtb.build.errors import ConfigError
+from trtb.build.quantization import get_scheme
 from trtb.build.store import EngineStore, StoredEngine
 from trtb.runner.launching.devices import Group, group_devices, parse_groups, read_devices
 from trtb.runner.launching.launch import check_choice
@@ -17,7 +19,7 @@ from trtb.tools.sweeping import workload
 from trtb.tools.sweeping.best import Rule, check_rule
 from trtb.tools.sweeping.machine import describe_machine
 from trtb.tools.sweeping.perf_analyzer import find_perf_analyzer
-from trtb.tools.sweeping.plan import SweepPlan, axes_of, parse_numbers
+from trtb.tools.sweeping.plan import MAX_RATE, MAX_REQUESTS, SweepPlan, axes_of, parse_numbers
 from trtb.tools.sweeping.point import Mode
 from trtb.tools.sweeping.settings import Axis, build_config, is_of_build, parse_axes
 from trtb.tools.sweeping.store import SweepFolder
@@ -25,6 +27,8 @@ from trtb.tools.sweeping.sweep import SweepJob
 from trtb.tools.sweeping.target import TargetOptions, Tell
 
 DEFAULT_LOADS = "1,4,16,64"
+DEFAULT_INPUT_TOKENS = "128"
+DEFAULT_OUTPUT_TOKENS = "32"
 MAX_LENGTH = 1 << 20  # in tokens; the engine's own limit comes after
 
 
@@ -36,8 +40,8 @@ class SweepRequest:
     endpoint: str | None
     concurrency: str | None
     request_rate: str | None
-    input_tokens: str
-    output_tokens: str
+    input_tokens: str | None
+    output_tokens: str | None
     input_path: Path | None
     request_count: int | None
     warmup_request_count: int | None
@@ -76,6 +80,7 @@ def make_job(request: SweepRequest, home: Path, tell: Tell) -> SweepJob:
     stored = EngineStore(home).resolve(request.engine)
     axes = parse_axes(request.settings, stored.manifest)
     _check_endpoint(request)
+    _check_given_once(request, axes)
     _check_builds(axes, stored)
     mode, values = _load_of(request)
     input_options = _input_options(request, stored)
@@ -104,6 +109,7 @@ def make_job(request: SweepRequest, home: Path, tell: Tell) -> SweepJob:
         deterministic=request.deterministic,
         seed=request.seed,
     )
+    _check_names(plan)
     _check_counts(plan)
     folder = request.output or Path(f"sweep-{stored.manifest.name}-{stored.manifest.version}")
     return SweepJob(
@@ -135,12 +141,31 @@ def _check_endpoint(request: SweepRequest) -> None:
         )
 
 
+def _check_given_once(request: SweepRequest, axes: tuple[Axis, ...]) -> None:
+    """Refuse an option that another one would silently take the place of."""
+    lengths = {"--input-tokens": request.input_tokens, "--output-tokens": request.output_tokens}
+    typed = [option for option, text in lengths.items() if text is not None]
+    if request.input_path is not None and typed:
+        raise ConfigError(
+            f"{', '.join(typed)}: of random prompts, and --input names a file whose lines have their own",
+            "leave one of them out",
+        )
+    options = {"num_kv_blocks": request.num_kv_blocks is not None, "deterministic": request.deterministic}
+    for axis in axes:
+        if options.get(axis.name, False):
+            option = axis.name.replace("_", "-")
+            raise ConfigError(
+                f"--{option}, --set {axis.name}: both given; expected one of them",
+                f"all values in one: --set {axis.name}=V1,V2",
+            )
+
+
 def _check_builds(axes: tuple[Axis, ...], stored: StoredEngine) -> None:
     """Refuse values that no build can have, alone or together, before the first server starts."""
     built = [axis for axis in axes if is_of_build(axis.name)]
     for values in itertools.product(*(axis.values for axis in built)):
         settings = dict(zip((axis.name for axis in built), values, strict=True))
-        build_config(settings, stored.manifest)
+        get_scheme(stored.manifest.backend, build_config(settings, stored.manifest).quant)
 
 
 def _load_of(request: SweepRequest) -> tuple[Mode, list[float]]:
@@ -150,13 +175,32 @@ def _load_of(request: SweepRequest) -> tuple[Mode, list[float]]:
             "a sweep drives its server in one way",
         )
     if request.request_rate is not None:
-        return "request_rate", parse_numbers("--request-rate", request.request_rate, is_whole=False)
+        return "request_rate", parse_numbers(
+            "--request-rate", request.request_rate, is_whole=False, max_value=MAX_RATE
+        )
     return "concurrency", parse_numbers("--concurrency", request.concurrency or DEFAULT_LOADS, is_whole=True)
 
 
+def _check_names(plan: SweepPlan) -> None:
+    """Refuse points of one name, which would be one file: their values differ in what a name leaves out."""
+    names = collections.Counter(point.name for point in plan.points())
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise ConfigError(
+            f"{name}: {count} points of that name; expected values that differ in their first 6 digits",
+            "choose values that are further apart",
+        )
+
+
 def _check_counts(plan: SweepPlan) -> None:
-    """Refuse runs that end before their load is reached: perf_analyzer takes none."""
+    """Refuse runs that end before their load is reached, and those too large to be held in memory."""
     for point in plan.points():
+        if point.num_requests + point.num_warmup > MAX_REQUESTS:
+            raise ConfigError(
+                f"{point.name}: {point.num_requests + point.num_warmup} requests in a run; "
+                f"expected {MAX_REQUESTS} at most",
+                "choose a smaller --request-count and --warmup-request-count",
+            )
         if point.num_requests + point.num_warmup < point.value:
             raise ConfigError(
                 f"--request-count {point.num_requests}, --warmup-request-count {point.num_warmup}: fewer "
@@ -169,8 +213,8 @@ def _lengths_of(request: SweepRequest, stored: StoredEngine) -> tuple[list[int],
     inputs, outputs = (
         [int(value) for value in parse_numbers(option, text, is_whole=True, max_value=MAX_LENGTH)]
         for option, text in (
-            ("--input-tokens", request.input_tokens),
-            ("--output-tokens", request.output_tokens),
+            ("--input-tokens", request.input_tokens or DEFAULT_INPUT_TOKENS),
+            ("--output-tokens", request.output_tokens or DEFAULT_OUTPUT_TOKENS),
         )
     )
     workload.check_lengths(stored.manifest, (max(inputs), max(outputs)))

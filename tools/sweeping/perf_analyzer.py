@@ -26,6 +26,7 @@ from trtb.tools.sweeping.point import Mode
 
 NAME: Final = "perf_analyzer"
 PROBE_LIMIT_S: Final = 60.0
+MAX_PROBE_LINES: Final = 10_000  # its usage has some 700
 MAX_THREADS: Final = 4  # that send; each holds many requests
 NUM_TAIL_LINES: Final = 3
 STATUS_UNSTABLE: Final = 2
@@ -43,7 +44,9 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
-FailureKind = Literal["unstable", "request_error", "connection_lost", "killed", "timeout", "no_export"]
+FailureKind = Literal[
+    "unstable", "request_error", "connection_lost", "killed", "timeout", "no_export", "bad_export"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def probe(program: Path, environment: Mapping[str, str]) -> PerfAnalyzer:
             f"{program}: version {version[1]} has no {', '.join(missing)}; expected 2.47 or later",
             f"trtb toolchain install {NAME} fetches one that has, and leave --perf-analyzer out",
         )
-    return PerfAnalyzer(program, version[1], environment)
+    return PerfAnalyzer(program.absolute(), version[1], environment)  # it works in a folder of the sweep's
 
 
 def command_of(analyzer: PerfAnalyzer, load: Load, export: Path) -> list[str]:
@@ -217,13 +220,20 @@ def _last_words(ended: ProcessEnd) -> str:
 
 def _say(program: Path, *arguments: str, environment: Mapping[str, str]) -> tuple[ProcessEnd, list[str]]:
     lines: list[str] = []
+    deadline = time.monotonic() + PROBE_LIMIT_S
+
+    def keep(line: str) -> None:
+        if len(lines) < MAX_PROBE_LINES:
+            lines.append(line)
+
     try:
         ended = run_program(
             [str(program.absolute()), *arguments],
             work_dir=Path("/"),
-            on_line=lines.append,
+            on_line=keep,
             environment=environment,
             silence_limit_s=PROBE_LIMIT_S,
+            is_done=lambda: len(lines) >= MAX_PROBE_LINES or time.monotonic() > deadline,
         )
     except OSError as exc:
         raise HardwareError(

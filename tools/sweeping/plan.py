@@ -20,6 +20,8 @@ WAVES: Final = 4  # requests of a run, for each that is in flight
 MIN_REQUESTS: Final = 16
 RATE_SPAN_S: Final = 20.0  # that a run at a request rate lasts, at the least
 MAX_VALUE: Final = 4096
+MAX_RATE: Final = 10_000.0  # in requests/s
+MAX_REQUESTS: Final = 1_000_000  # of one run: perf_analyzer holds them all in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,16 @@ class SweepPlan(Record):
     num_kv_blocks: int | None
     deterministic: bool
     seed: int
+
+    @property
+    def server_settings(self) -> dict[str, SettingValue]:
+        """Return what every server of the sweep was given beside its axes, by its name as a setting."""
+        given: dict[str, SettingValue] = {}
+        if self.num_kv_blocks is not None:
+            given["num_kv_blocks"] = self.num_kv_blocks
+        if self.deterministic:
+            given["deterministic"] = True
+        return given
 
     def points(self) -> list[PlannedPoint]:
         """Return the points in the order in which they are measured: one server after the other."""
@@ -147,15 +159,15 @@ def parse_numbers(option: str, text: str, *, is_whole: bool, max_value: float = 
     Raises:
         ConfigError: One is no such number.
     """
-    kind = f"whole numbers from 1 to {max_value:.0f}" if is_whole else "numbers above 0"
+    kind = f"whole numbers from 1 to {max_value:.0f}" if is_whole else f"numbers above 0, to {max_value:.0f}"
     found = []
     for part in text.split(","):
         try:
             value = float(part)
         except ValueError:
             value = math.nan
-        is_good = math.isfinite(value) and value > 0
-        if not is_good or (is_whole and (value % 1 or value > max_value)):
+        is_good = 0 < value <= max_value  # nan is not
+        if not is_good or (is_whole and value % 1):
             raise ConfigError(f"{option}: {part.strip()!r} in {text!r}; expected {kind}, as in 1,4,16")
         found.append(value)
     return list(dict.fromkeys(found))

@@ -28,12 +28,19 @@ def _natural(text: str) -> int:
     return value
 
 
+def _blocks(text: str) -> int:
+    value = int(text)
+    if value < 2:  # one of them is nobody's
+        raise ValueError(text)
+    return value
+
+
 def _switch(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
 _SERVER: Final[Mapping[str, Callable[[str], SettingValue]]] = {
-    "num_kv_blocks": _natural,
+    "num_kv_blocks": _blocks,
     "deterministic": _switch,
     "kv_reuse": _switch,
 }
@@ -50,6 +57,7 @@ _BUILD: Final[Mapping[str, Callable[[str], SettingValue]]] = {
 }
 _EXPECTED: Final[Mapping[Callable[[str], SettingValue], str]] = {
     _natural: "a whole number of 1 or more",
+    _blocks: "a whole number of 2 or more",
     _switch: "true or false",
 }
 

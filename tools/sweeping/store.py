@@ -15,6 +15,7 @@ from typing import Final
 import filelock
 
 from trtb.build import files
+from trtb.build.disk_errors import tell_disk_errors
 from trtb.build.errors import ConfigError, StoreError
 from trtb.build.manifest import read_record, write_record
 from trtb.runner.errors import RunLockedError, RunMismatchError
@@ -51,10 +52,12 @@ class SweepFolder:
 
         Raises:
             RunLockedError: Another process is at it.
+            ConfigError: There can be no folder there, or nothing can be written into it.
         """
-        lock = files.lock(self.path / ".lock", timeout_s=0)
         try:
-            lock.acquire()
+            with tell_disk_errors(ConfigError, self.path, "choose another folder with -o"):
+                lock = files.lock(self.path / ".lock", timeout_s=0)
+                lock.acquire()
         except filelock.Timeout as exc:
             raise RunLockedError(
                 f"{self.path}: another process is running this sweep", "wait for it, or choose another -o"
@@ -108,6 +111,25 @@ class SweepFolder:
                 done.append(self._read_point(planned.name))
         return done
 
+    def set_aside_damaged(self) -> list[Path]:
+        """Rename the files of points that cannot be read, so that these are measured; returns the new names.
+
+        Raises:
+            StoreError: There is something else than a file in a point's place.
+        """
+        aside = []
+        for planned in self.read_plan().points():
+            path = self._point_path(planned.name)
+            if path.exists() and not path.is_file():
+                raise StoreError(f"{path}: no file; expected that of a point", "move it away")
+            try:
+                self._read_point(planned.name)
+            except FileNotFoundError:
+                continue
+            except StoreError:
+                aside.append(path.rename(path.with_name(f"{path.name}.damaged")))
+        return aside
+
     def has_point(self, name: str) -> bool:
         """Say whether a point is finished."""
         return self._point_path(name).is_file()
@@ -135,9 +157,14 @@ class SweepFolder:
         if not path.exists():
             raise FileNotFoundError(path)
         try:
-            return read_record(path, SweepPoint)
+            point = read_record(path, SweepPoint)
+            if point.name != name:
+                raise StoreError(f"{path}: of the point {point.name!r}; expected {name!r}")
+        except IsADirectoryError as exc:
+            raise StoreError(f"{path}: a folder; expected the file of a point", "move it away") from exc
         except StoreError as exc:
-            raise StoreError(exc.message, "remove the file; the point is then measured again") from exc
+            raise StoreError(exc.message, "with the sweep's own command the point is measured again") from exc
+        return point
 
 
 def differences_of(found: SweepPlan, wanted: SweepPlan) -> list[str]:

@@ -83,17 +83,23 @@ def engine_that_answered(job: SweepJob, point: SweepPoint) -> StoredEngine | Non
 
 
 def _measure_group(job: SweepJob, settings: Settings, todo: Sequence[PlannedPoint]) -> None:
-    """Measure the points of one server; where others have other settings, its failure is theirs alone."""
+    """Measure the points of one server; where it fails, they have failed.
+
+    Raises:
+        TrtbError: It is the only one of the sweep, and was never there.
+    """
+    has_started = False
     try:
         stored = engine_of(settings, job.stored, job.target.home, job.tell)
         with _target(job, settings, stored) as target:
+            has_started = True
             for point in todo:
                 target.ensure_alive(job.tell)
                 measured = _Measurement(job, target, point).execute()
                 job.folder.write_point(measured)
                 job.tell(_describe(measured))
     except TrtbError as exc:
-        if not settings:
+        if not settings and not has_started:
             raise
         for point in todo:
             if not job.folder.has_point(point.name):
@@ -129,6 +135,12 @@ class _Measurement:
             if self._runs and left_s < MIN_RUN_S:
                 return self._settle("unstable", f"the time was up after {len(self._runs)} runs")
             failure = self._run(len(self._runs), left_s)
+            left_s = self._deadline - time.monotonic()
+            if failure is not None and failure.kind == "no_export" and left_s >= MIN_RUN_S:
+                self._job.tell(
+                    f"{self._point.name}: {failure.why}; once more"
+                )  # seen of a run that went well
+                failure = self._run(len(self._runs), left_s)
             if failure is not None:
                 if failure.kind == "timeout" and self._runs:
                     return self._settle("unstable", f"the time was up after {len(self._runs)} runs")
@@ -168,7 +180,7 @@ class _Measurement:
                 return failure
             self._runs.append(self._read_run(index, raw, command, started_at, looks.figures()))
         except ExportError as exc:
-            return RunFailure("no_export", str(exc))
+            return RunFailure("bad_export", str(exc))
         finally:
             raw.unlink(missing_ok=True)  # it holds prompts and answers
         self._failed_command = []
