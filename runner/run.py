@@ -289,7 +289,7 @@ def _interruptible() -> Iterator[None]:
         ) from exc
     finally:
         if is_main:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: a handler that is not Python's
 
 
 @contextlib.contextmanager

@@ -292,4 +292,4 @@ def _signals(handler: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, old in before.items():
             loop.remove_signal_handler(number)
-            signal.signal(number, old)
+            signal.signal(number, old or signal.SIG_DFL)  # None: a handler that is not Python's

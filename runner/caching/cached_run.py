@@ -174,4 +174,4 @@ def _signals(handler: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
+            signal.signal(number, old or signal.SIG_DFL)  # None: a handler that is not Python's
