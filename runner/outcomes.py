@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trtb.build.manifest import EngineManifest
 from trtb.runner.answer import Answer
@@ -58,17 +58,32 @@ class RowMaker:
 
     def cached(self, line: int, custom_id: str, answer: CachedAnswer, *, is_chat: bool) -> ResultRow:
         """Return the row of a line that the result cache answers; it was sent no times."""
-        row = self._row(line, custom_id, answer, is_chat=is_chat, attempts=0)
-        return replace(row, reused_from="cache")
+        return self._row(line, custom_id, answer, is_chat=is_chat, attempts=0, reused_from="cache")
 
     def _completed(self, line: int, custom_id: str, item: Item, answer: Answer, attempts: int) -> ResultRow:
-        row = self._row(line, custom_id, self.to_keep(item, answer), is_chat=item.is_chat, attempts=attempts)
-        return replace(
-            row, latency_ns=answer.latency_ns, ttft_ns=answer.ttft_ns, reused_blocks=answer.reused_blocks
+        return self._row(
+            line,
+            custom_id,
+            self.to_keep(item, answer),
+            is_chat=item.is_chat,
+            attempts=attempts,
+            latency_ns=answer.latency_ns,
+            ttft_ns=answer.ttft_ns,
+            reused_blocks=answer.reused_blocks,
         )
 
     def _row(
-        self, line: int, custom_id: str, answer: CachedAnswer, *, is_chat: bool, attempts: int
+        self,
+        line: int,
+        custom_id: str,
+        answer: CachedAnswer,
+        *,
+        is_chat: bool,
+        attempts: int,
+        latency_ns: int = 0,
+        ttft_ns: int = 0,
+        reused_blocks: int | None = None,
+        reused_from: Literal["equal", "cache"] | None = None,
     ) -> ResultRow:
         return ResultRow(
             line=line,
@@ -79,9 +94,11 @@ class RowMaker:
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
             finish_reason=answer.finish_reason,
-            latency_ns=0,
-            ttft_ns=0,
+            latency_ns=latency_ns,
+            ttft_ns=ttft_ns,
             finished_ns=time.time_ns(),
+            reused_from=reused_from,
+            reused_blocks=reused_blocks,
             record=completed_record(
                 answers_id=self._answers_id,
                 line=line,
