@@ -84,7 +84,7 @@ def test_one_long_answer_after_all_others_is_a_long_tail(run, shared_server):
 def test_long_prompts_for_an_engine_that_costs_nothing_are_tokenisation(run, tmp_path):
     chance = random.Random(3)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(20_000)]
-    lines = [chat(f"t-{n}", " ".join(chance.choices(words, k=1500)), max_tokens=1) for n in range(900)]
+    lines = [chat(f"t-{n}", " ".join(chance.choices(words, k=1500)), max_tokens=1) for n in range(3000)]
     with noop_server(tmp_path / "server") as endpoint:
         made = run(lines, endpoints=(endpoint,))
     assert of_running(made) == "tokenisation"
