@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trtb.build import quality
+from trtb.build.backends.signal_stack import kept_signal_stack
 from trtb.build.errors import BuildError
 from trtb.build.quality import TextScore
 
@@ -34,6 +35,7 @@ def silence_telemetry() -> None:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
+@kept_signal_stack()
 def gguf_to_ir(gguf: Path) -> None:
     """Write the model's and the tokenizers' IR beside a GGUF file of type Q8_0 or F16."""
     silence_telemetry()
@@ -49,6 +51,7 @@ def gguf_to_ir(gguf: Path) -> None:
     gc.collect()
 
 
+@kept_signal_stack()
 def encode_texts(ir: Path, texts: list[str]) -> list[list[int]]:
     """Return the texts' token ids by the IR's own tokenizer, without special tokens around them."""
     silence_telemetry()
@@ -59,6 +62,7 @@ def encode_texts(ir: Path, texts: list[str]) -> list[list[int]]:
     return [[int(token) for token in tensor.data[0]] for tensor in encoded]
 
 
+@kept_signal_stack()
 def score_texts(ir: Path, texts: Sequence[Sequence[int]]) -> TextScore:
     """Score texts, given as token ids, and go on greedily from the beginning of each.
 
@@ -102,6 +106,7 @@ def _continue_greedily(request: Any, prompts: list[list[int]]) -> quality.Answer
     return tuple(tuple(answer) for answer in answers)
 
 
+@kept_signal_stack()
 def smoke_generate(engine: Path, eos: list[int], vocab_size: int) -> list[int]:
     """Answer a fixed prompt with the engine as it will be served.
 
