@@ -11,6 +11,7 @@ import pytest
 from fakes.clock import run_virtual
 from fakes.samples import sample
 
+from trtb.build.errors import ConfigError
 from trtb.runner.reporting import sampler
 from trtb.runner.reporting.sampler import Load, Sampler
 from trtb.runner.reporting.samples import read_samples, samples_path, to_line, write_samples
@@ -129,7 +130,7 @@ def test_a_later_session_goes_on_behind_the_earlier_and_mends_what_was_torn(tmp_
 def test_a_disk_that_takes_nothing_costs_the_file_and_not_the_run(tmp_path):
     folder = tmp_path / "file"
     folder.touch()
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(ConfigError, match="Not a directory"):
         read_samples(folder)
     taker = make(tmp_path)
     taker._folder = folder  # it has become one meanwhile
