@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from trtb.build.errors import ConfigError
 from trtb.runner.reporting.samples import (
     MAX_SAMPLES,
     MIN_SAMPLES,
@@ -97,7 +98,12 @@ class Sampler:
         self._load = load
         self._prepare_ns = prepare_ns
         self._watch = watch
-        self._samples = read_samples(folder)
+        try:
+            self._samples = read_samples(folder)
+        except (
+            ConfigError
+        ):  # something else has the name: told when it cannot be written, and the run goes on
+            self._samples = []
         self._file: IO[bytes] | None = None
         self._look: asyncio.Future[ServerUse] | None = None
         self._period_s = PERIOD_S

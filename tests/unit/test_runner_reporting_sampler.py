@@ -100,7 +100,7 @@ def test_work_is_what_was_done_in_the_span(tmp_path):
 
 def test_a_busy_thread_is_seen_as_busy():
     before = sampler._busy_s()
-    sum(range(2_000_00))
+    sum(range(5_000_000))  # longer than a tick of the kernel, which is when it counts
     assert sampler._busy_s() > before
 
 
@@ -138,6 +138,14 @@ def test_a_disk_that_takes_nothing_costs_the_file_and_not_the_run(tmp_path):
     assert len(taker.samples) == 2
     assert taker.fault
     assert "samples.jsonl: " in taker.fault
+
+
+def test_a_folder_in_the_files_place_costs_the_samples_and_not_the_run(tmp_path):
+    samples_path(tmp_path).mkdir()
+    taker = make(tmp_path)
+    run_virtual(run_for(taker, 1.5))
+    assert len(taker.samples) == 2
+    assert taker.fault
 
 
 def test_one_that_never_ran_leaves_nothing(tmp_path):
