@@ -17,6 +17,10 @@ import pytest
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# in the background of a shell without job control SIGINT is ignored, and every child would ignore it, too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MODEL = "smollm2-135m-instruct"
 ENGINE = "smollm2-135m-instruct-int8_wo"
 OWN_PROCESS = "TRTB_TEST_OWN_PROCESS"  # set in the process of a test that has one of its own

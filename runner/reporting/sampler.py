@@ -100,9 +100,7 @@ class Sampler:
         self._watch = watch
         try:
             self._samples = read_samples(folder)
-        except (
-            ConfigError
-        ):  # something else has the name: told when it cannot be written, and the run goes on
+        except ConfigError:  # something else has the name, which is told when it cannot be written
             self._samples = []
         self._file: IO[bytes] | None = None
         self._look: asyncio.Future[ServerUse] | None = None
