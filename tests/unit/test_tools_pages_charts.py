@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from trtb.tools.pages.axes import Axis
-from trtb.tools.pages.chart_data import Band, Bar, Bin, Histogram, Point, Rule, Series
-from trtb.tools.pages.charts import band_chart, bar_chart, category_chart, line_chart, scatter_chart
+from trtb.tools.pages.chart_data import Bar, Bin, Histogram, Point, Rule, Series
+from trtb.tools.pages.charts import bar_chart, category_chart, line_chart, scatter_chart
 
 X, Y = Axis("time", "elapsed"), Axis("requests")
 
@@ -105,12 +105,6 @@ def test_bins_are_bars_and_several_histograms_are_outlines_too():
     assert outline == [(0, 0), (0, 3), (10, 3), (10, 5), (20, 5), (20, 0)]
 
 
-def test_a_band_holds_its_range():
-    spec = band_chart([Band(0, 10, 20, 90)], x=X, y=Y)
-    assert spec["encoding"]["y"]["scale"]["domain"][1] >= 90
-    assert _rows(spec)[0]["text"] == "0:00: 20, 10 to 90"
-
-
 def test_named_amounts_keep_their_order_and_have_room():
     few = category_chart([Bar("z", 3), Bar("a", 9)], x=Axis("s"))
     many = category_chart([Bar(f"bar {n}", n) for n in range(20)], x=Axis("s"))
@@ -120,7 +114,7 @@ def test_named_amounts_keep_their_order_and_have_room():
 
 
 def test_nothing_to_draw_is_an_empty_chart():
-    for spec in (line_chart([], x=X, y=Y), bar_chart([], x=X, y=Y), band_chart([], x=X, y=Y)):
+    for spec in (line_chart([], x=X, y=Y), bar_chart([], x=X, y=Y)):
         assert _rows(spec) == []
 
 

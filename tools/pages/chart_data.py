@@ -48,16 +48,6 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """A middle value and the range around it, at one x."""
-
-    x: Number
-    low: Number
-    middle: Number
-    high: Number
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """A named amount."""
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 
 from trtb.tools.pages.axes import Axis, as_text, axis_spec, domain_of
-from trtb.tools.pages.chart_data import Band, Bar, Histogram, Point, Rule, Series
+from trtb.tools.pages.chart_data import Bar, Histogram, Point, Rule, Series
 from trtb.tools.pages.labels import Place, place_labels
 from trtb.tools.pages.layers import (
     GREY,
@@ -157,41 +157,6 @@ def bar_chart(
         },
     }
     layers = [bars] if is_single else [bars, outline(histograms)]
-    return _plotted(rows, layers, x, y, rules=rules, height=height, title=title)
-
-
-def band_chart(
-    bands: Sequence[Band],
-    *,
-    x: Axis,
-    y: Axis,
-    rules: Sequence[Rule] = (),
-    height: int = HEIGHT,
-    title: str = "",
-) -> Spec:
-    """Draw a middle line within a range, such as a median between p10 and p90."""
-    rows: list[Row] = [
-        {
-            "x": one.x,
-            "y": one.middle,
-            "low": one.low,
-            "high": one.high,
-            "text": f"{as_text(one.x, x)}: {as_text(one.middle, y)}, "
-            f"{as_text(one.low, y)} to {as_text(one.high, y)}",
-        }
-        for one in bands
-    ]
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "area", "opacity": 0.22, "color": PALETTE[0]},
-            "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
-        },
-        {"mark": {"type": "line", "strokeWidth": 2, "color": PALETTE[0]}},
-        {
-            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 0, "color": PALETTE[0]},
-            "encoding": {"description": {"field": "text"}},
-        },
-    ]
     return _plotted(rows, layers, x, y, rules=rules, height=height, title=title)
 
 
